@@ -21,41 +21,36 @@ EFFECTS = {
 }
 """Command -> what it does to the run."""
 
-PAUSED_STOP = "It is paused: this gives it up for good."
+GIVEN_UP = "It is paused: this gives it up for good."
 
 HELP = """\
 [b]Runs and nodes[/b]
-  up down  j k      choose a run        page, home, end as well
-  Enter             open it: faults, explain, logs
-  Tab               runs / nodes
-  /                 show only what holds a word: run, state, job, node
-  a                 also runs that are over
-  q                 quit
-
-[b]The chosen run[/b]   (each asks first, and does what the command does)
-  s  stop           end it after its next checkpoint
-  p  pause          save a checkpoint, release the nodes, wait
-  r  resume         continue a stopped or paused run
-  c  cancel         end it now, for good
-
+  up down j k   choose a run (page, home, end as well)
+  Enter         open it: faults, explain, logs
+  Tab           the nodes, and back
+  /             show only what holds a word: run, state, job, node
+  a             also runs that are over
+  q             quit
+[b]The chosen run[/b], each after a question, as the command of that name
+  s stop        end it after its next checkpoint
+  p pause       save a checkpoint, release the nodes, wait
+  r resume      continue a stopped or paused run
+  c cancel      end it now, for good
 [b]In a run[/b]
-  Tab, 1 2 3        faults, explain, logs
-  Esc, q            back
-
+  Tab, 1 2 3    faults, explain, logs
+  Esc, q        back
 [b]Words[/b]
-  unwatched         no supervisor looks after it: ftrun supervise
-  S/STEP            usual seconds a step
-  LOSS              its last losses, and the newest
-  TIME LEFT         until its last step, without time in the queue
-  WHEN              how long ago the last fault was diagnosed
-
-What is shown comes from the journals that the supervisor writes and from
-the ends of logs: Slurm is asked nothing. docs/top.md tells more."""
+  unwatched     no supervisor looks after it: ftrun supervise
+  S/STEP        usual seconds a step
+  LOSS          its losses so far, and the newest
+  TIME LEFT     until its last step, without time in the queue
+  WHEN          how long ago its last fault was diagnosed
+Slurm is asked nothing for this screen: docs/top.md."""
 
 
 def question(verb: str, run: Run) -> Content:
     """What is asked before `ftrun VERB RUN`."""
-    what = PAUSED_STOP if verb == "stop" and run.paused else EFFECTS[verb]
+    what = GIVEN_UP if run.paused and verb in ("stop", "cancel") else EFFECTS[verb]
     return Content.assemble(
         (f"{verb.capitalize()} {run.id}?", "bold"),
         f"\n\n{what}\n\n",

@@ -185,7 +185,7 @@ def _cut_inside(text: str, width: int) -> str:
 
 SHORTER: Mapping[str, Callable[[str, int], str]] = {
     "RUN": _cut_inside,
-    "STATE": lambda text, width: cut(text.partition(",")[0], width),
+    "STATE": lambda text, width: cut(text.partition("(")[2].rstrip(")") or text.partition(",")[0], width),
     "STEP": lambda text, width: cut(text.replace(",", ""), width),
 }
 """Column -> how a text that is too long for it is shown."""
@@ -197,16 +197,20 @@ LOSS_WIDTHS = (14, 22)
 
 def wanted_widths(runs: Iterable[Run], ids: Iterable[str], width: int, *, watched: bool) -> dict[str, int]:
     """The widths at which the texts of these runs fit, the columns that need them most first."""
-    states, steps, faults = [10 if watched else 21], [0], [0]
+    states, steps, faults = [10], [0], [0]
     for run in runs:
         asked = bool(run.wish or run.halt) and not run.final
-        states.append(21 if asked else len(run.state.value))
+        states.append(12 if asked else len(run.state.value))
         steps.append(len(step_text(run.attempt.last_step if run.attempt is not None else run.best_step)) + 1)
         faults.append(len(run.incidents[-1].fault) if run.incidents else 0)
-    return {
-        "RUN": max(map(len, ids), default=0), "STEP": max(steps), "LAST FAULT": max(faults), "LOSS": LOSS_WIDTHS[width >= WIDE],
-        "STATE": max(states), "NODES": 16, "JOB": 8, "WHEN": 11,
+    first = {
+        "RUN": max(map(len, ids), default=0), "STEP": max(steps), "LAST FAULT": max(faults), "STATE": max(states),
+        "LOSS": LOSS_WIDTHS[width >= WIDE], "NODES": 16, "JOB": 8, "WHEN": 11,
     }  # fmt: skip
+    if not watched:  # what stands before the comma suffices
+        del first["STATE"]
+        first["STATE"] = 21
+    return first
 
 
 def fitted(text: str, column: Column, width: int, points: Sequence[TimePoint] = ()) -> str:

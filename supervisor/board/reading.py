@@ -24,6 +24,9 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 POINTS_KEPT = 120
 """Of the losses of one run; a step is journalled once a minute."""
 
+POINTS_FEW = 16
+"""So many may come from the log itself: a run that has just begun has a curve, too."""
+
 ROUND_S = 2.0
 SHARE = 0.05
 """Of one processor, at most, for looking at journals."""
@@ -142,9 +145,17 @@ class HomeReader:
             return None, None
         progress = self.live.progress(seen.folder, seen.run, now_s)
         loss = progress.loss if progress is not None else None
+        newest = seen.points[-1].step if seen.points else -1
+        if (
+            progress is not None
+            and progress.step is not None
+            and len(seen.points) < POINTS_FEW
+            and progress.step > newest
+        ):
+            seen.points.append(TimePoint(now_s, progress.step, loss))
         if loss is None:
             loss = next((one.loss for one in reversed(seen.points) if one.loss is not None), None)
-        return self.live.with_present_step(seen.folder, seen.run, now_s), loss
+        return view_run.at_step(seen.run, progress, now_s), loss
 
 
 def in_order(runs: Iterable[SeenRun], *, every: bool, wanted: str = "") -> list[SeenRun]:

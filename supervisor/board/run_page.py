@@ -30,6 +30,7 @@ EXPLAINED_MAX = 1000
 LOG_LINES_KEPT = 2000
 POINTS_KEPT = 5000
 LOOK_S = 1.0
+NO_LOG = "no log can be read yet (its job has not started, or the file is elsewhere)"
 
 
 KEYS = "? help|Esc back|Tab next|s stop|p pause|r resume|c cancel"
@@ -76,6 +77,7 @@ class RunPage(Screen[None]):
         self._logs = LogFollower(seen.folder)
         self.shown_run: Run | None = None
         self._tab = TABS[0]
+        self._logged: bool | None = None  # lines of a log are shown; None = nothing is
 
     def compose(self) -> ComposeResult:
         """The head, the facts, the tabs and what they show."""
@@ -131,13 +133,12 @@ class RunPage(Screen[None]):
             self.query_one("#explain", VerticalScroll).scroll_end(animate=False)
         if self._tab == "logs":
             log = self.query_one("#logs", RichLog)
-            for line in self._logs.new_lines(run):
+            new_lines = [*self._logs.new_lines(run)]
+            if new_lines and not self._logged:
+                log.clear()
+            for line in new_lines or ([] if self._logged is not None else [NO_LOG]):
                 log.write(line, animate=False)
-            if not log.lines:
-                log.write(
-                    "no log can be read yet (its job has not started, or the file is elsewhere)",
-                    animate=False,
-                )
+            self._logged = bool(new_lines or self._logged)
 
     def say(self, text: str) -> None:
         """Tell what a command answered."""

@@ -326,11 +326,11 @@ class Board(App[None]):
 
     def action_ask(self, verb: str) -> None:
         """Ask whether to stop, pause, resume or cancel the run that is chosen or open; on yes, do so."""
-        run = self._run_meant()
         if isinstance(self.screen, Help | Question) or self._tab != "runs":
             return
+        run = self._run_meant()
         if run is None:
-            self._say(f"{verb}: no run that can be read is chosen")
+            self._say(f"{verb}: choose a run whose journal can be read")
             return
 
         def answered(yes: bool | None) -> None:

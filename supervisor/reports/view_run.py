@@ -17,10 +17,12 @@ from ftrun.slurm.client import nodeset
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.model.agent_events import companion_job_of
 from ftrun.supervisor.model.run import Attempt, Companion, Incident, Run
+from ftrun.supervisor.model.states import FINAL_STATES
 from ftrun.supervisor.model.stop_conditions import StopConditions
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, FaultClass
 from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.policy_input import limits_from
+from ftrun.supervisor.reports.time_ledger import PLANNED
 
 if TYPE_CHECKING:
     from ftrun.supervisor.store.attempt_dir import LaunchRecord
@@ -126,19 +128,20 @@ class LiveSteps:
         self._readers[run_dir] = (path, reached + len(text), reader)
         return reader.at_rest()[0]
 
-    def with_present_step(self, run_dir: str, run: Run, now_s: float) -> Run:
-        """The run with the step that the end of its live log shows."""
-        progress, attempt = self.progress(run_dir, run, now_s), run.attempt
-        if progress is None or progress.step is None or attempt is None:
-            return run
-        noted = attempt.last_step if attempt.last_step is not None and len(attempt.begun) < 2 else -1
-        later = progress.step > noted
-        return run.with_attempt(last_step=progress.step, stepped_at_s=now_s) if later else run
+
+def at_step(run: Run, progress: Progress | None, now_s: float) -> Run:
+    """The run with the step that its live log shows."""
+    attempt = run.attempt
+    if progress is None or progress.step is None or attempt is None:
+        return run
+    noted = attempt.last_step if attempt.last_step is not None and len(attempt.begun) < 2 else -1
+    later = progress.step > noted
+    return run.with_attempt(last_step=progress.step, stepped_at_s=now_s) if later else run
 
 
 def with_present_step(run_dir: str, run: Run, now_s: float) -> Run:
-    """As `LiveSteps.with_present_step`, for those who look once."""
-    return LiveSteps().with_present_step(run_dir, run, now_s)
+    """The run with the step that the end of its live log shows, for those who look once."""
+    return at_step(run, LiveSteps().progress(run_dir, run, now_s), now_s)
 
 
 def start_text(key: tuple[int, int, int], record: LaunchRecord) -> str:
@@ -156,7 +159,7 @@ def start_text(key: tuple[int, int, int], record: LaunchRecord) -> str:
 def run_row(run: Run, now_s: float) -> dict[str, Any]:
     """The facts of one row of `ftrun status`."""
     attempt = run.attempt
-    last = run.incidents[-1] if run.incidents else None
+    last = next((one for one in reversed(run.incidents) if one.fault not in PLANNED), None)
     return {
         "run": run.id,
         "name": run.name,
@@ -387,8 +390,8 @@ def state_text(row: Mapping[str, Any]) -> str:
     """The column STATE of a run (a `run_row`): its state, and the request that waits."""
     if row["paused"]:
         return "paused"
-    halt = StopConditions.from_json(row["halt"])
-    asked = row["wish"] or (halt.word if halt.wanted else "")
+    halt = StopConditions.from_json({} if row["state"] in FINAL_STATES else row["halt"])
+    asked = "" if row["state"] in FINAL_STATES else row["wish"] or (halt.word if halt.wanted else "")
     words = [str(row["state"]), "(observe)" if row["observe"] else "", f"({asked} asked)" if asked else ""]
     return " ".join(filter(None, words))
 
@@ -396,7 +399,7 @@ def state_text(row: Mapping[str, Any]) -> str:
 def outlook_lines(row: Mapping[str, Any]) -> list[str]:
     """The lines of `ftrun show` about the future of a run."""
     halt, end, asked, told = StopConditions.from_json(row["halt"]), row["expected_end"], row["leaving"], []
-    if halt.wanted and not row["paused"]:
+    if halt.wanted and row["state"] not in FINAL_STATES:
         told.append(request_text(row["halt"]))
     if asked and asked["stage"] in ("intended", "asked"):
         told.append(f"ftrun asked for a checkpoint ({asked['occasion']}) and waits for it")

@@ -99,6 +99,7 @@ def test_texts_that_are_too_long_keep_what_matters() -> None:
     column = {one.name: one for one in lines.COLUMNS}
     assert "pretr…b-0042" == lines.fitted("pretrain-llama-70b-0042", column["RUN"], 12)
     assert "unwatched " == lines.fitted("unwatched, running", column["STATE"], 10)
+    assert "pause asked " == lines.fitted("running (pause asked)", column["STATE"], 12)
     assert "1234567" == lines.fitted("1,234,567", column["STEP"], 7)
     assert ["", "0.021", "2.31", "412", "1.2e-05", "nan"] == [
         lines.number_text(value) for value in (None, 0.0213, 2.314, 412.3, 1.2e-5, float("nan"))

@@ -146,7 +146,7 @@ def test_a_dead_supervisor_is_seen_at_each_run(home: Path) -> None:
         assert "nobody was watching" in text
         assert "unwatched, running" in text
         await pilot.press("home", "r")
-        assert "no run that can be read is chosen" in shown(board)
+        assert "choose a run whose journal can be read" in shown(board)
 
     drive(told(home, watched=False), live, size=(140, 24))
 
