@@ -43,9 +43,9 @@ def apply(run: Run, record: Record) -> Run:
     return feature(run, record) if feature else run
 
 
-def fold(run_id: str, records: Iterable[Record]) -> Run:
-    """The run that these records make. Raises IllegalEvent, BadRecord."""
-    run = Run(run_id)
+def fold(run_id: str, records: Iterable[Record], onto: Run | None = None) -> Run:
+    """The run that these records make; `onto`: what the records before them made. Raises IllegalEvent, BadRecord."""
+    run = Run(run_id) if onto is None else onto
     for record in records:
         try:
             run = apply(run, record)
