@@ -22,6 +22,9 @@ COMMANDS: Mapping[str, Command] = {
     "init": Command("config", "init", "Propose the #FTRUN lines of a script: checkpoints, how to resume."),
     "adopt": Command("adopt", "app", "Look after a job that was submitted by plain sbatch."),
     "status": Command("runs", "status", "The runs under supervision, and who supervises them."),
+    "top": Command(
+        "runs", "top", "The runs on one screen, kept up to date; keys to stop, pause, resume, cancel."
+    ),
     "show": Command("runs", "show", "One run in full: attempts, faults, budgets."),
     "logs": Command("explain", "logs", "The output of a run, across its attempts."),
     "explain": Command("explain", "explain", "Why ftrun took each decision."),

@@ -245,6 +245,9 @@ TABLE = (
     Setting("fault-save-timeout", DURATION, 30.0, "The same after a fault that left most processes alive; 0: they are not asked."),
     Setting("timeouts", CHOICE, "auto", "Let the libraries of collectives record what they do and write it down at their own time-out, by"
             " variables that the user did not set (docs/timeouts.md); no time-out is lowered.", choices=("auto", "never")),
+    Setting("tracker", CHOICE, "never", "Let the experiment tracker of the script go on in the same run after a restart (docs/trackers.md): auto = W&B and MLflow, by variables"
+            " that the user did not set; all = Comet, too, where the script calls comet_ml.start(); never = each start is what the script makes of it.",
+            choices=("auto", "all", "never")),
     Setting("second-opinion", TEXT, "", "Ask a language model where a failure stays unexplained (docs/second-opinion.md): the address of an"
             " OpenAI-compatible endpoint, such as https://models.example.org/v1. It gets at most 8 KB of redacted log lines. Empty: off, and nothing leaves.",
             scope="admin", value_name="URL", reach=SENDS),

@@ -294,6 +294,14 @@ def _happened_at_s(record: Record) -> float:
     return float(record["at"])
 
 
+def point_of(record: Record, at_s: float) -> TimePoint | None:
+    """The step that a record of the journal tells; None for none."""
+    step, data = _step_of(record), record["data"]
+    if step is None:
+        return None
+    return TimePoint(at_s, step, data.get("loss"), data.get("step_s"), record["attempt"], record["start"])
+
+
 def _step_of(record: Record) -> int | None:
     told = record["kind"] in ("launch.progress", "start.first-step")
     return record["data"].get("step") if told else None
@@ -386,13 +394,11 @@ class _Sweep:
                 self.intervals.append(one)
 
     def _note_step(self, at_s: float, record: Record) -> None:
-        step = _step_of(record)
-        place = (record["attempt"], record["start"])
-        if step is None or not self.script or place != (self.here.attempt, self.here.start):
+        point = point_of(record, at_s)
+        here = (self.here.attempt, self.here.start)
+        if point is None or not self.script or (point.attempt, point.start) != here:
             return
-        data = record["data"]
-        point = TimePoint(at_s, step, data.get("loss"), data.get("step_s"), *place)
-        if not self.seen or (point.at_s >= self.seen[-1].at_s and step > self.seen[-1].step):
+        if not self.seen or (point.at_s >= self.seen[-1].at_s and point.step > self.seen[-1].step):
             self.seen.append(point)
             self.points.append(point)
             self.shows_steps = True
