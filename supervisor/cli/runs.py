@@ -68,6 +68,7 @@ def status(
             "slurm_unseen_since": state.blind_since_s,
             "set_aside": dict(state.set_aside),
             "slurm_client": dict(state.asks),
+            "not_published": dict(state.not_published),
         }
         common.print_json({"supervisor": facts | {"started_now": restarted}, "runs": rows})
         return 0
@@ -132,6 +133,7 @@ def watch_lines(watch: common.SupervisorState, open_runs: int, restarted: bool, 
         yield from (f"{run} is not supervised: {why}" for run, why in watch.set_aside.items())
         if watch.asks.get("why"):
             yield f"Slurm is asked by its commands, not by pyslurm: {watch.asks['why']}"
+        yield from (f"not published: {name}: {why}" for name, why in watch.not_published.items())
         if watch.blind_since_s is not None:
             silent = duration_text(now - watch.blind_since_s)
             yield f"Slurm has not answered for {silent}: ftrun does nothing until it does"
