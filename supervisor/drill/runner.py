@@ -38,7 +38,7 @@ from ftrun.supervisor.drill.verdict import Check
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.nodes import spool
-from ftrun.supervisor.store import journal
+from ftrun.supervisor.store import journal_tail
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 POLL_S = 0.25
@@ -168,7 +168,7 @@ class Drill:
         self._published, self._staging = self.folder / "published", scenario.stage or Staging()
         self._faults: list[dict[str, Any]] = []
         self._events: list[Event] = []
-        self._journals = journal.RunReader()
+        self._journals = journal_tail.RunReader()
         self._on_event = on_event
         self._began_s = time.monotonic()
         self._timeline = Timeline()
