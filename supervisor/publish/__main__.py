@@ -18,6 +18,7 @@ from ftrun.supervisor.config import sources
 from ftrun.supervisor.config.sources import Config
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.publish.follower import FOLDER, Follower
+from ftrun.supervisor.publish.notices import Notices
 from ftrun.supervisor.publish.process import PERIOD_S
 from ftrun.supervisor.publish.publisher import Publisher
 from ftrun.supervisor.store.append_log import lock_service
@@ -26,7 +27,7 @@ LAST_ROUND_S = 30  # how long the last round may take
 
 Maker = Callable[[str, Config, Mapping[str, str]], Publisher]
 
-PUBLISHERS: Mapping[str, tuple[tuple[str, ...], Maker]] = {}
+PUBLISHERS: Mapping[str, tuple[tuple[str, ...], Maker]] = {"notices": (("notify",), Notices.of)}
 """Name -> the settings any of which asks for it (`process.ASKING`), and what makes it of home, settings, environment."""
 
 

@@ -23,7 +23,7 @@ PAUSE_S, PAUSE_MAX_S = 5.0, 600.0
 END_WAIT_S = 3.0
 SAID_MAX_BYTES = 1 << 16
 
-ASKING: tuple[str, ...] = ()
+ASKING: tuple[str, ...] = ("notify",)
 """The settings any of which asks for the process."""
 
 
