@@ -29,6 +29,7 @@ from ftrun.supervisor.store import journal, lease
 STALLED_EVERY_S = 60.0
 HEARTBEAT_EVERY_S = 300.0
 LAST_WAIT_S = 10.0
+RECENT_S = 600.0
 
 
 def sender() -> str:
@@ -47,7 +48,7 @@ class Notices(Publisher):
     def __init__(self, home: str, path: str, rules: Rules, stalled_after_s: float) -> None:
         self._home, self._path, self._rules, self._stalled_after_s = home, path, rules, stalled_after_s
         self._read_outbox: Outbox | None = None
-        self._by = sender()
+        self._by, self._began_s = sender(), time.time()
         self._addresses: list[Address] = []
         self._file_stamp: object = None
         self._file_problem = ""
@@ -72,13 +73,16 @@ class Notices(Publisher):
             self._read_outbox.give_up_deliveries()
         return self._read_outbox
 
-    def on_history(self, run: FollowedRun, records: Sequence[Record]) -> None:  # noqa: ARG002
-        """Nothing of it is told; the run may stall."""
-        self._runs[run.run.id] = run
+    def on_history(self, run: FollowedRun, records: Sequence[Record]) -> None:
+        """What happened just before this process began is told, unless it was: the first run of a home may fail
+        before anybody looks.
+        """
+        self.on_events(run, [one for one in records if one["at"] > self._began_s - RECENT_S])
 
     def on_events(self, run: FollowedRun, events: Sequence[Record]) -> None:
         """Note what is to be told of them."""
         self._runs[run.run.id] = run
+        self._read_file()
         known: list[Sequence[FaultCost]] = []
 
         def costs() -> Sequence[FaultCost]:
@@ -99,7 +103,6 @@ class Notices(Publisher):
     def tick(self, now_s: float) -> None:
         """Begin what may leave, and see how what left fares. Raises OSError where the outbox cannot be written."""
         self._read_file()
-        self._outbox.add_receivers((one.id for one in self._addresses if one.way != "heartbeat"), now_s)
         unnoted, self._unnoted = self._unnoted, []
         for one in unnoted:
             self._accept(one)
@@ -148,11 +151,18 @@ class Notices(Publisher):
             stamp = "unseen"
         if stamp == self._file_stamp:
             return
-        self._file_stamp = stamp
+        found: list[Address] = []
+        why = ""
         try:
-            self._addresses, self._file_problem = read_addresses(self._path), ""
+            found = read_addresses(self._path)
         except UserError as error:
-            self._addresses, self._file_problem = [], str(error)
+            why = str(error)
+        try:
+            self._outbox.add_receivers((one.id for one in found if one.way != "heartbeat"), time.time())
+        except OSError as error:
+            self._file_problem = f"{self._home}/publish cannot be written: {error.strerror}"
+            return
+        self._addresses, self._file_problem, self._file_stamp = found, why, stamp
 
     def _deliver(self, address: Address, now_s: float) -> None:
         self._look(now_s)

@@ -145,6 +145,20 @@ def test_what_a_receiver_did_not_take_waits_and_is_told_in_status(world: World) 
     assert "" == again.problem()
 
 
+def test_the_first_run_of_a_home_may_fail_before_anybody_looks(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is history to the publisher, and happened minutes ago, is told once; what is older is not."""
+    run = FollowedRun(str(world.home), events.fold("r", world.records))
+    for now_s, told in ((9000.0, 0), (1500.0, 3), (1600.0, 3)):
+        monkeypatch.setattr("time.time", lambda now_s=now_s: now_s)
+        publisher = world.process()
+        publisher.on_history(run, world.records)
+        for number in range(8):
+            publisher.tick(now_s + number)
+        assert told == len(world.arrived)
+
+
 def test_a_receiver_that_is_new_gets_nothing_of_before(world: World) -> None:
     world.live(world.process())
     world.file.write_text(f"https://hooks.example.org/{SECRET}\nhttps://hooks.example.org/{SECRET}/2\n")
