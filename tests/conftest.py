@@ -29,7 +29,7 @@ hide()
 
 # How long an example takes says how busy the machine is, and is no law of any property. `--hypothesis-profile hundred` tries more of them.
 settings.register_profile("hundred", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("any machine", settings.get_profile("hundred"), max_examples=40)
+settings.register_profile("any machine", settings.get_profile("hundred"), max_examples=25)
 settings.load_profile("any machine")
 
 # No test takes the power away, so what waits for a disk in this process proves nothing; where many write it waits for minutes in all.
@@ -46,6 +46,7 @@ LEFT_OUT = (
     "cluster",
     "browser",
     "containers",
+    "prometheus",
     "trackers",
 )  # markers of what takes minutes
 
@@ -154,6 +155,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers", "containers: needs podman; left out unless asked for (make test-containers)"
+    )
+    config.addinivalue_line(
+        "markers", "prometheus: needs a Prometheus; left out unless asked for (make test-metrics)"
     )
     if hasattr(config.option, "loadscopereorder"):
         # xdist would begin with the files of most tests, which are short.

@@ -110,7 +110,9 @@ _ft_try_claim() {
     _ft_another_job_holds_it && return 1
     _ft_name_of "$_ft_launch" "$_ft_place"
     _ft_link "$_ft_claim" "$_ft_mine" || return
-    _ft_another_job_holds_it && return 1 # of two that claim different launches at once, neither may go on unseen
+    # Of two that claim different launches at once neither may go on unseen, be the other one a job or who closes the attempt.
+    _ft_another_job_holds_it && return 1
+    _ft_is_closed && return 1
     _ft_link "$_ft_place/start.$_ft_launch" "$_ft_this"
     case $? in
         1) return 3 ;;

@@ -301,6 +301,10 @@ TABLE = (
     Setting("on-fault", TEXT, "", "Command that the supervisor runs once a fault is diagnosed and the next step is decided.",
             value_name="COMMAND", reach=RUNS),
     Setting("on-give-up", TEXT, "", "Command that the supervisor runs when it stops a run for good.", value_name="COMMAND", reach=RUNS),
+    Setting("metrics-folder", TEXT, "", "Folder into which the supervisor writes metrics of the runs as a text file for node_exporter's textfile collector"
+            " (docs/metrics.md). Empty: none.", scope="admin", value_name="DIR", reach=WRITES),
+    Setting("metrics-port", INT, 0, "Port on 127.0.0.1 where Prometheus finds the same metrics; every user of that host can read them. 0: none.",
+            scope="admin"),
     Setting("hook-limit", DURATION, 60.0, "How long such a command may take before it is ended; it never costs more than this.",
             least=1),
     Setting("supervisor", CHOICE, "auto", "auto: a submission starts a supervisor where none is alive; none: somebody else runs"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import getpass
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ftrun.supervisor.config.home import host_name
 from ftrun.supervisor.config.sources import Config
@@ -59,10 +59,10 @@ class Notices(Publisher):
         self._beat_counter = self._beat_problem = ""
 
     @classmethod
-    def of(cls, home: str, config: Config, _env: Mapping[str, str]) -> Notices:
+    def of(cls, home: str, config: Config) -> Notices:
         """As the settings say. Raises UserError."""
         return cls(
-            home, str(config.values["notify"]), Rules.of(config.values), config.number("notify-stalled-after")
+            home, config.path("notify"), Rules.of(config.values), config.number("notify-stalled-after")
         )
 
     @property
