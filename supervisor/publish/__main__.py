@@ -66,13 +66,15 @@ def main() -> int:
         say({"settings": str(error)})
         return 2
     folder = os.path.join(home, FOLDER)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
     while True:
-        with lock_service(folder) as alone:
-            if alone:
-                publish(Follower(home, publishers), publishers)
-                return 0
-        say({"publisher": "another process publishes for this home"})
+        try:
+            with lock_service(folder) as alone:
+                if alone:
+                    publish(Follower(home, publishers), publishers)
+                    return 0
+            say({"publisher": "another process publishes for this home"})
+        except OSError as error:
+            say({"publisher": f"{error.filename or folder}: {error.strerror}"})
         if wait_for_supervisor(PERIOD_S) is False:
             return 0
 
