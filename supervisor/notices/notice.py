@@ -34,8 +34,8 @@ LINE_CHARS = 300
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?")
 _PEOPLE = frozenset({"cancelled"})  # classes of stops that a person asked for
 
-Costs = Callable[[], Sequence[FaultCost]]
-"""What each fault of the run cost; it reads the whole journal, so it is called where a notice says a cost."""
+Costs = Callable[[], Sequence[FaultCost] | None]
+"""What each fault of the run cost, None where that cannot be known; it reads the whole journal, so it is called where a notice says a cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,8 @@ def _budget(run: Run, incident: Incident, record: Record) -> Iterator[Notice]:
 def _recovered(run: Run, incident: Incident | None, record: Record, costs: Costs) -> Iterator[Notice]:
     if incident is None or incident.first_step_at_s is None:
         return
-    cost = [one for one in costs() if one.incident == incident.id]
+    known = costs()
+    cost = None if known is None else [one for one in known if one.incident == incident.id]
     then = f"Done: {incident.rung or 'started again'}. Cost: {_sum_of(cost)}. You: nothing."
     what = f"trains again after {_title(incident)}"
     yield _notice(f"recovered {incident.id}", run, record, (what, then), incident)
@@ -230,7 +231,9 @@ def _gave_up(run: Run, record: Record, costs: Costs) -> Notice:
     return _notice(f"gave-up {record['at']:.3f}", run, record, (f"gave up: {reason}", then), last)
 
 
-def _sum_of(costs: Sequence[FaultCost]) -> str:
+def _sum_of(costs: Sequence[FaultCost] | None) -> str:
+    if costs is None:
+        return "unknown"
     if not costs:
         return "no fault"
     repair_s, steps = sum(one.repair_s for one in costs), sum(one.steps_lost for one in costs)

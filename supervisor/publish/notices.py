@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ftrun.supervisor.config.home import host_name
 from ftrun.supervisor.config.sources import Config
-from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.model.errors import UnreadableRun, UserError
 from ftrun.supervisor.model.run import Record
 from ftrun.supervisor.notices.addresses import Address, read_addresses
 from ftrun.supervisor.notices.delivery import Delivery
@@ -55,6 +55,7 @@ class Notices(Publisher):
         self._runs: dict[str, FollowedRun] = {}
         self._unnoted: list[Notice] = []  # what a full disk kept out of the outbox
         self._under_way: dict[str, Delivery] = {}
+        self._odd = ""  # the last record that no notice could be made of
         self._looked_s = self._beat_s = float("-inf")  # monotonic
         self._beat_counter = self._beat_problem = ""
 
@@ -83,16 +84,22 @@ class Notices(Publisher):
         """Note what is to be told of them."""
         self._runs[run.run.id] = run
         self._read_file()
-        known: list[Sequence[FaultCost]] = []
+        known: list[Sequence[FaultCost] | None] = []
 
-        def costs() -> Sequence[FaultCost]:
+        def costs() -> Sequence[FaultCost] | None:
             if not known:
-                ledger = ledger_of(run.run, journal.read_run(run.dir), run.run.last_at_s)
-                known.append(fault_costs(run.run, ledger))
+                known.append(_costs(run))
             return known[0]
 
         for record in events:
-            for one in notices_of(run.run, record, costs):
+            try:
+                found = list(notices_of(run.run, record, costs))
+            except (LookupError, TypeError, ValueError) as error:
+                self._odd = (
+                    f"a record of {run.run.id} ({record['kind']}) cannot be told: {type(error).__name__}"
+                )
+                continue
+            for one in found:
                 self._accept(one)
 
     def on_left(self, run: FollowedRun) -> Kept:
@@ -128,7 +135,7 @@ class Notices(Publisher):
 
     def problem(self) -> str:
         """What does not arrive."""
-        found = [self._file_problem, self._beat_problem]
+        found = [self._file_problem, self._beat_problem, self._odd]
         if self._unnoted:
             found.append(f"{len(self._unnoted)} notices cannot be noted below {self._home}/publish")
         found += problems(self._outbox, self._addresses)
@@ -201,6 +208,14 @@ class Notices(Publisher):
             return  # it stands still: that is what the switch is for
         self._beat_s, self._beat_counter = time.monotonic(), counter
         self._under_way[key] = Delivery(address, None)
+
+
+def _costs(run: FollowedRun) -> Sequence[FaultCost] | None:
+    """What its faults cost; None where its journal cannot be read whole."""
+    try:
+        return fault_costs(run.run, ledger_of(run.run, journal.read_run(run.dir), run.run.last_at_s))
+    except (UnreadableRun, OSError, LookupError, TypeError, ValueError):
+        return None
 
 
 def problems(outbox: Outbox, addresses: Sequence[Address]) -> list[str]:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.model import events
-from ftrun.supervisor.notices import delivery
+from ftrun.supervisor.model.errors import UnreadableRun
+from ftrun.supervisor.notices import delivery, notice
 from ftrun.supervisor.notices.addresses import Address
 from ftrun.supervisor.notices.message import Letter
 from ftrun.supervisor.notices.notice import KINDS
@@ -184,6 +185,35 @@ def test_a_full_disk_keeps_what_it_could_not_note(world: World, monkeypatch: pyt
     for number in range(4):
         publisher.tick(5011.0 + number)
     assert 3 == len(set(world.arrived))
+
+
+def test_a_record_that_cannot_be_told_keeps_none_behind_it_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer supervisor may write what this one does not know; a journal that cannot be read whole costs the costs alone."""
+
+    def unreadable(_: str) -> Any:
+        raise UnreadableRun("damaged")
+
+    monkeypatch.setattr(journal, "read_run", unreadable)
+    run = FollowedRun(str(world.home), events.fold("r", world.records))
+    publisher = world.process()
+    monkeypatch.setattr(module, "notices_of", _odd_at("decided"))
+    publisher.on_events(run, world.records)
+    for number in range(4):
+        publisher.tick(5000.0 + number)
+
+    assert ["recovered", "gave-up"] == [one.split()[2] for one in world.arrived]
+    assert "a record of r (decided) cannot be told: KeyError" == publisher.problem()
+
+
+def _odd_at(kind: str) -> Any:
+    def notices_of_some(run: Any, record: Any, costs: Any) -> Any:
+        if record["kind"] == kind:
+            raise KeyError(kind)
+        return notice.notices_of(run, record, costs)
+
+    return notices_of_some
 
 
 def test_a_file_that_others_can_read_is_told_and_nothing_leaves(world: World) -> None:
