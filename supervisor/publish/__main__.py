@@ -36,8 +36,15 @@ def _metrics(home: str, config: Config, _env: Mapping[str, str]) -> Publisher:
     return Metrics(home, folder=folder, port=port)
 
 
+def _notices(home: str, config: Config, _env: Mapping[str, str]) -> Publisher:
+    from ftrun.supervisor.publish.notices import Notices
+
+    return Notices.of(home, config)
+
+
 PUBLISHERS: Mapping[str, tuple[tuple[str, ...], Maker]] = {
     "metrics": (("metrics-folder", "metrics-port"), _metrics),
+    "notices": (("notify",), _notices),
 }
 """Name -> the settings any of which asks for it (`process.ASKING`), and what makes it of home, settings, environment."""
 

@@ -26,7 +26,7 @@ END_WAIT_S = 3.0
 SAID_MAX_BYTES = 1 << 16
 SETTINGS_EVERY_S = 60.0  # how often the settings are read
 
-ASKING: tuple[str, ...] = ("metrics-folder", "metrics-port")
+ASKING: tuple[str, ...] = ("metrics-folder", "metrics-port", "notify")
 """The settings any of which asks for the process."""
 
 
