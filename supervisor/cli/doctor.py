@@ -196,7 +196,12 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
         facts = cluster.facts()
         rights = cluster.rights()
     except SlurmError as error:
-        yield Finding("slurmctld", "bad", error.message, "ftrun does nothing without an answer from Slurm")
+        yield Finding(
+            "slurmctld",
+            "bad",
+            error.message,
+            "run it where sinfo answers; no Slurm here: ftrun sandbox up (to try), ftrun cluster (your own hosts)",
+        )
         return
     major, minor, micro = facts.version
     version = f"{major}.{minor:02}.{micro}"
@@ -338,7 +343,12 @@ def _supervisor(home: str) -> Iterator[Finding]:
         return
     yield Finding("supervisor", "ok", f"alive on {watch.by}")
     for name, why in watch.not_published.items():
-        yield Finding("published", "warn", f"{name}: {why}", "no run suffers from it; supervisor.log in the home says more")
+        yield Finding(
+            "published",
+            "warn",
+            f"{name}: {why}",
+            "no run suffers from it; supervisor.log in the home says more",
+        )
 
 
 def _known_faults() -> Finding:
