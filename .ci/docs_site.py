@@ -20,7 +20,9 @@ from pymdownx.slugs import slugify
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(?:#[^)]*)?\)")
 ENTRY = re.compile(r"^- .*?\[([^\]]+)\]\(([^)#]+)\)")
-FETCHED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"?(https?://[^\s\">]+)|url\((https?://[^)]+)")
+FETCHED = re.compile(
+    r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"?(https?://[^\s\">]+)|url\((https?://[^)]+)"
+)
 
 
 def navigation(index: Path) -> list[dict[str, object]]:
@@ -59,7 +61,11 @@ def with_blank_lines(text: str) -> str:
 def stage(folder: Path) -> None:
     """Copy the documents, and the files that they link to, into an empty folder."""
     shutil.rmtree(folder, ignore_errors=True)
-    for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]):
+    index = ROOT / "docs" / "index.md"
+    named = {
+        (index.parent / link).resolve() for _, link in LINK.findall(index.read_text()) if link.endswith(".md")
+    }
+    for page in sorted({index, *named, *ROOT.glob("docs/*.md")}):
         text = page.read_text()
         target = folder / page.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)

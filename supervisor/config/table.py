@@ -245,6 +245,9 @@ TABLE = (
     Setting("fault-save-timeout", DURATION, 30.0, "The same after a fault that left most processes alive; 0: they are not asked."),
     Setting("timeouts", CHOICE, "auto", "Let the libraries of collectives record what they do and write it down at their own time-out, by"
             " variables that the user did not set (docs/timeouts.md); no time-out is lowered.", choices=("auto", "never")),
+    Setting("tracker", CHOICE, "never", "Let the experiment tracker of the script go on in the same run after a restart (docs/trackers.md): auto = W&B and MLflow, by variables"
+            " that the user did not set; all = Comet, too, where the script calls comet_ml.start(); never = each start is what the script makes of it.",
+            choices=("auto", "all", "never")),
     Setting("second-opinion", TEXT, "", "Ask a language model where a failure stays unexplained (docs/second-opinion.md): the address of an"
             " OpenAI-compatible endpoint, such as https://models.example.org/v1. It gets at most 8 KB of redacted log lines. Empty: off, and nothing leaves.",
             scope="admin", value_name="URL", reach=SENDS),
@@ -287,6 +290,10 @@ TABLE = (
     Setting("on-fault", TEXT, "", "Command that the supervisor runs once a fault is diagnosed and the next step is decided.",
             value_name="COMMAND", reach=RUNS),
     Setting("on-give-up", TEXT, "", "Command that the supervisor runs when it stops a run for good.", value_name="COMMAND", reach=RUNS),
+    Setting("metrics-folder", TEXT, "", "Folder into which the supervisor writes metrics of the runs as a text file for node_exporter's textfile collector"
+            " (docs/metrics.md). Empty: none.", scope="admin", value_name="DIR", reach=WRITES),
+    Setting("metrics-port", INT, 0, "Port on 127.0.0.1 where Prometheus finds the same metrics; every user of that host can read them. 0: none.",
+            scope="admin"),
     Setting("hook-limit", DURATION, 60.0, "How long such a command may take before it is ended; it never costs more than this.",
             least=1),
     Setting("supervisor", CHOICE, "auto", "auto: a submission starts a supervisor where none is alive; none: somebody else runs"
