@@ -18,7 +18,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 FTRUN = Path(sys.executable).with_name("ftrun")
