@@ -6,7 +6,7 @@ RUNS ?= 10000
 HOURS ?= 1
 ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers
 
 check:
 	.ci/env dev
@@ -164,6 +164,17 @@ straggler-alarms:
 docs:
 	.ci/env dev
 	.ci/gen/all
+
+# The documents as a site in .cache/site (or OUT), with search; look at it by `python3 -m http.server -d .cache/site`.
+docs-site:
+	.ci/env dev
+	UV_PROJECT_ENVIRONMENT=.cache/docs-env PATH="$$PWD/.tools/bin:$$PATH" uv sync -q --frozen --only-group docs
+	.cache/docs-env/bin/python .ci/docs_site.py $(OUT)
+
+# The pictures of the documents, made anew from real runs on this machine.
+pictures:
+	.ci/env dev
+	.venv/bin/python .ci/pictures.py
 
 lock:
 	.ci/env dev

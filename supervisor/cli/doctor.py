@@ -197,7 +197,12 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
         facts = cluster.facts()
         rights = cluster.rights()
     except SlurmError as error:
-        yield Finding("slurmctld", "bad", error.message, "ftrun does nothing without an answer from Slurm")
+        yield Finding(
+            "slurmctld",
+            "bad",
+            error.message,
+            "run it where sinfo answers; no Slurm here: ftrun sandbox up (to try), ftrun cluster (your own hosts)",
+        )
         return
     major, minor, micro = facts.version
     version = f"{major}.{minor:02}.{micro}"

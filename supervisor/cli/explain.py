@@ -245,11 +245,27 @@ def _print_records(records: Sequence[dict[str, Any]], *, damaged: bool = False) 
 def told_records(records: Sequence[dict[str, Any]], *, damaged: bool = False) -> Iterator[str]:
     """The lines of `explain` for the records of a run, from its first on."""
     start = records[0]["at"] if records else 0.0
+    told: dict[str, dict[str, Any]] = {}  # incident -> its diagnosis so far
     # An agent's records are copied later than they were written.
     for record in sorted(records, key=_written_s):
         place = f"{record['attempt']}" + (f".{record['start']}" if record["kind"] in AGENT_KINDS else "")
-        for line in _record_lines(record, damaged=damaged):
+        for line in _once_more(record, told) or _record_lines(record, damaged=damaged):
             yield f"{_written_s(record) - start:9.1f} s  attempt {place}  {line}"
+
+
+def _once_more(record: dict[str, Any], told: dict[str, dict[str, Any]]) -> list[str]:
+    """The lines for a diagnosis that the agent inside the job had printed already; [] for any other record."""
+    if record["kind"] not in ("diagnosed", "start.diagnosed"):
+        return []
+    known, found = told.get(record["data"].get("incident", "")), record["data"].get("diagnosis")
+    told[record["data"].get("incident", "")] = found
+    if not known or not found or any(known.get(key) != found.get(key) for key in _SAME):
+        return []
+    also = [one for one in found.get("rests_on", ()) if one not in known.get("rests_on", ())]
+    return ["diagnosed: the same as inside the job", *(f"    rests also on: {one}" for one in also)]
+
+
+_SAME = ("class", "title", "nodes", "because", "advice")
 
 
 def _written_s(record: Mapping[str, Any]) -> float:
@@ -332,7 +348,7 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         yield from _spent(data)
     elif kind == "start.left":
         yield f"not inside the allocation: {data['reason']}"
-        yield from _path(data)
+        yield from _path(data, said=data["reason"])
     elif kind in _LINE_OF_KIND:
         line = _LINE_OF_KIND[kind](data | {"job": record["job"]})  # type: ignore[no-untyped-call]
         if line:
@@ -341,9 +357,9 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         yield view_run.COMPANION_LINES[kind](data)
 
 
-def _path(data: dict[str, Any]) -> Iterator[str]:
-    """One line for each rung that was considered: why it was or was not taken."""
-    yield from (f"    {rung}: {why}" for rung, why in data.get("path", ()))
+def _path(data: dict[str, Any], said: str = "") -> Iterator[str]:
+    """One line for each rung that was considered: why it was or was not taken. What was `said` already is left out."""
+    yield from (f"    {rung}: {why}" for rung, why in data.get("path", ()) if why not in said)
 
 
 def _spent(data: dict[str, Any]) -> Iterator[str]:
@@ -359,7 +375,7 @@ def _diagnosis_lines(diagnosis: dict[str, Any]) -> Iterator[str]:
     yield from (f"    proof: {p['file']}:{p['line']}: {p['text']}" for p in diagnosis["because"])
     if diagnosis.get("rests_on"):
         yield f"    rests on: {'; '.join(diagnosis['rests_on'])}"
-    if diagnosis["consequences"]:
+    if diagnosis["consequences"] and not any("consequence" in one for one in diagnosis.get("rests_on", ())):
         yield f"    set aside as consequences: {diagnosis['consequences']} lines"
     if diagnosis["advice"]:
         yield f"    advice: {diagnosis['advice']}"

@@ -294,7 +294,7 @@ def show(name: Name, json: Json = False) -> int:
         print(f"checkpoints in memory: {view_checkpoints.staged_text(staged)}")
     for row in view_checkpoints.shown_rows(facts["read"]):
         print(f"read to its end: {view_checkpoints.verified_line(row)}")
-    for text in view_run.outlook_lines(facts):
+    for text in (*view_run.end_lines(facts), *view_run.outlook_lines(facts)):
         print(text)
     lacking = view_checkpoints.lack_of_checkpoints(run_dir, run)
     for text in (*facts["warnings"], *([lacking] if lacking else [])):
@@ -327,7 +327,7 @@ def _attempts(facts: dict[str, Any]) -> None:
             _moment(a["slurm_started_at"] or a["started_at"]),
             _moment(a["slurm_ended_at"] or a["ended_at"]),
             a["end_state"] or (a["submission"] if a["submission"] != "done" else None),
-            a["exit_code"],
+            f"signal {a['exit_signal']}" if a["exit_signal"] and not a["exit_code"] else a["exit_code"],
             a["last_step"],
             a["resumed_from"].rpartition("/")[2] or None,
         ]
@@ -418,7 +418,7 @@ def _incidents(run: Run) -> None:
             incident["title"],
             nodeset.fold(incident["nodes"]) or None,
             incident["action"] or None,
-            incident["reason"] or None,
+            view_run.reason_text(incident) or None,
             _back_after_s(incident["seconds"]),
         ]
         for incident in map(view_run.incident_facts, run.incidents)
@@ -465,7 +465,7 @@ def history(
                 r["title"],
                 nodeset.fold(r["nodes"]) or None,
                 r["action"],
-                r["reason"],
+                view_run.reason_text(r) or None,
                 _back_after_s(r["seconds"]),
             ]
             for r in found

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ftrun.slurm.client.options import OptionError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.context.cluster_view import lost_nodes
@@ -44,7 +45,8 @@ from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
 from ftrun.supervisor.signatures.grammar_file import load_grammar
 from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.store.attempt_dir import LaunchRecord
-from ftrun.supervisor.submission import in_allocation, plan
+from ftrun.supervisor.store.submission_context import ContextError
+from ftrun.supervisor.submission import in_allocation, plan, script_check
 from ftrun.supervisor.telemetry import log_watcher
 from ftrun.supervisor.telemetry.line_owner import LineOwner, owner_of
 
@@ -105,6 +107,8 @@ def facts_of_end(ctx: RunContext) -> Facts:
             unloadable=attempt_dir.why_no_checkpoint(*place),
             hook_hold=attempt_dir.hook_hold(*place),
         )
+    if "joblaunchfailure" in end.reason.lower():
+        found = replace(found, no_log_folder=_missing_log_folder(ctx))
     if found.held is not None or found.unloadable or found.hook_hold:
         return found  # the script was not started: there is nothing else to read
     if attempt.launch.end.state == "COMPLETED":
@@ -362,6 +366,16 @@ def _ended(ctx: RunContext, attempt: Attempt, lost: Sequence[str]) -> Ended:
         requeued=attempt.launch.requeued,
         unused=len(ctx.attempt.nodes) > len(attempt.nodes),
     )
+
+
+def _missing_log_folder(ctx: RunContext) -> str:
+    """See `script_check.missing_log_folder`; "" where the submission context cannot be read."""
+    try:
+        context, given = plan.load_options(ctx.run_dir, ctx.submission)
+    except (ContextError, OptionError):
+        return ""
+    names = {"x": str(context["job_name"]), "u": str(context["user"]), "j": ctx.attempt.job}
+    return script_check.missing_log_folder(given, str(context["cwd"]), {**names, "A": ctx.attempt.job})
 
 
 def _refusal(ctx: RunContext) -> SbatchRefusal:

@@ -51,7 +51,7 @@ def run_report(run: Run, ledger: TimeLedger, now_s: float, *, advice: Sequence[s
         curves=charts.curves(ledger.points, axis),
         tables=_tables(facts, told),
         incidents=[_incident(one, costs.get(one["incident"])) for one in facts["incidents"]],
-        advice=[*_missing(run, ledger), *advice],
+        advice=[one[:1].upper() + one[1:] for one in (*_missing(run, ledger, advice), *advice)],
     )
 
 
@@ -207,10 +207,10 @@ def _incident(one: Mapping[str, Any], cost: FaultCost | None) -> dict[str, Any]:
     }
 
 
-def _missing(run: Run, ledger: TimeLedger) -> Iterable[str]:
-    """What the run lacks that would have told or saved more."""
+def _missing(run: Run, ledger: TimeLedger, advice: Sequence[str]) -> Iterable[str]:
+    """What the run lacks that would have told or saved more, and `advice` does not say."""
     seconds = ledger.seconds()
     if seconds[Spent.UNMEASURED] and not ledger.points:
         yield "No line of its log is one that ftrun knows as a step: one call, `from ftrun.hooks import beat`, or a line such as `step 12 loss 3.4` shows progress, hangs and goodput."
-    if not run.settings.get("checkpoint"):
+    if not run.settings.get("checkpoint") and not any("--ft-checkpoint" in one for one in advice):
         yield "No checkpoint is named (--ft-checkpoint): after a fault the script itself has to find where to go on, or begins at its first step."

@@ -17,7 +17,7 @@ from ftrun.slurm.client import nodeset
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.model.agent_events import companion_job_of
 from ftrun.supervisor.model.run import Attempt, Companion, Incident, Run
-from ftrun.supervisor.model.states import FINAL_STATES
+from ftrun.supervisor.model.states import FINAL_STATES, State
 from ftrun.supervisor.model.stop_conditions import StopConditions
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, FaultClass
 from ftrun.supervisor.policy import estimates
@@ -343,6 +343,31 @@ def incident_facts(incident: Incident) -> dict[str, Any]:
             for first, last in _PHASES
         },
     }
+
+
+def reason_text(incident: Mapping[str, Any]) -> str:
+    """What the decision says beyond the class, the title and the nodes, which stand beside it in a table."""
+    reason = str(incident["reason"])
+    rest = reason.removeprefix(f"{incident['class']}: {incident['title']}")
+    if rest == reason:
+        return reason
+    return rest.removeprefix(f" on {nodeset.fold(incident['nodes'])}").lstrip(":;, ")
+
+
+def end_lines(facts: Mapping[str, Any]) -> list[str]:
+    """The lines of `ftrun show` for a run that a fault has stopped: the proof, what to mend, how to go on."""
+    if facts["state"] != State.STOPPED.value or facts["paused"] or not facts["incidents"]:
+        return []
+    diagnosis, told = facts["incidents"][-1]["diagnosis"], []
+    if lines := diagnosis.get("because"):
+        one = lines[-1] if diagnosis["class"] == FaultClass.UNKNOWN else lines[0]
+        told.append(f"proof: {one['file']}:{one['line']}: {one['text']}")
+    if diagnosis.get("advice"):
+        told.append(f"advice: {diagnosis['advice']}")
+    told.append(
+        f"next: ftrun resume {facts['run']} goes on with the script as it was; a changed one needs ftrun sbatch"
+    )
+    return told
 
 
 def budgets(run: Run) -> dict[str, dict[str, int | None]]:
