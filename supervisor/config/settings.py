@@ -266,10 +266,23 @@ def _refuse_form(key: str, text: str) -> None:
         from ftrun.supervisor.config.endpoint_url import parse_endpoint_url
 
         parse_endpoint_url(key, text)
+    elif key == "storm":
+        parse_storm(text)
     elif key == "recover":
         from ftrun.supervisor.config.rungs import parse_order
 
         parse_order(key, text)
+
+
+def parse_storm(text: str) -> tuple[int, float] | None:
+    """(restarts, seconds) of `storm`, such as 10/1h; None for never. Raises SettingError."""
+    count, slash, within = text.partition("/")
+    if text == "never":
+        return None
+    if not slash:
+        raise SettingError(f"storm: N/TIME such as 10/1h, or never, is wanted, not {text!r}")
+    most = parse_number(Setting("storm", INT, 0, "", least=1), count)
+    return int(most), float(parse_number(Setting("storm", DURATION, 0.0, "", least=1), within))
 
 
 def _flag(key: str, text: object) -> bool:

@@ -205,6 +205,7 @@ def _journal_ruling(ctx: RunContext, case: policy_input.PolicyInput, ruling: pol
         "signature": case.diagnosis.signature,
         "spent": dict(ruling.spent),
         "retries": ruling.retries,
+        "progress_at_s": case.progress_at_s,
         "step": case.step,
         "checkpoint": case.checkpoint,
         "used": {} if case.progressed else dict(case.run.rungs),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.supervisor.config.recovery_order import RungRules, rung_rules_from
 from ftrun.supervisor.config.rungs import IN_PLACE, Rung, inapplicable_rungs
 from ftrun.supervisor.config.settings import format_value
@@ -126,7 +127,11 @@ _WHEN = {
 
 
 def _end(limits: PolicyLimits, fault: FaultClass) -> str:
-    budget, ceiling = limits.budget(fault), f"after {limits.retries} retries in all"
+    storm = f" or {limits.storm[0]} within {duration_text(limits.storm[1])}" if limits.storm else ""
+    budget, ceiling = (
+        limits.budget(fault),
+        f"after {limits.retries} retries{storm} without net progress in all",
+    )
     if budget >= UNLIMITED:
         return ceiling
     retries = "1 retry" if budget <= 1 else f"{budget} retries"

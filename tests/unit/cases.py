@@ -115,6 +115,7 @@ def rule(
     checkpoint: str = "",
     common: str = "",
     unseen: str = "",
+    now_s: float = NOW,
 ) -> Ruling:
     """The ruling on a failed second attempt on NODES, unless the test says otherwise."""
     tried = replace(
@@ -122,7 +123,7 @@ def rule(
     )
     history = replace(Run("r-0001", State.SETTLING, attempts=(Attempt(1, NOW - 2000), tried)), **(run or {}))
     case = PolicyInput(
-        history, tried, found, view or cluster(), limits or PolicyLimits(), NOW, step, checkpoint
+        history, tried, found, view or cluster(), limits or PolicyLimits(), now_s, step, checkpoint
     )
     return decide(replace(case, common=common, unseen=unseen))
 
