@@ -60,6 +60,7 @@ ROWS = (
     Row("results of checks", "{home}/checks", 0o700, "read"),
     Row("results of a kind of node", "{home}/checks/*", 0o600, "read"),
     Row("supervisor's state", "{home}/supervisor*", 0o600, "read"),
+    Row("what was published", "{home}/publish/**", 0o600, "read"),
     Row("rechecks", "{home}/recheck/**", 0o600, "read"),
     Row("journal of the site's service", "{home}/operator/**", 0o600, "read"),
     Row(

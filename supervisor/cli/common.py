@@ -41,7 +41,8 @@ class SupervisorState:
 
     `since_s`: since when its counter has not moved (Unix seconds, the mtime of the file); `blind_since_s`:
     since when Slurm has not answered; `set_aside`: run -> why the supervisor cannot handle it; `asks`: `by`
-    which client it asks Slurm, and `why` not by pyslurm, {} where the settings want the commands.
+    which client it asks Slurm, and `why` not by pyslurm, {} where the settings want the commands;
+    `not_published`: metrics, notices or another publisher -> why nothing leaves by it.
     """
 
     watched: bool
@@ -50,6 +51,7 @@ class SupervisorState:
     blind_since_s: float | None
     set_aside: Mapping[str, str] = field(default_factory=dict)
     asks: Mapping[str, str] = field(default_factory=dict)
+    not_published: Mapping[str, str] = field(default_factory=dict)
 
 
 def home() -> str:
@@ -126,21 +128,22 @@ def supervisor_state(home_dir: str) -> SupervisorState:
     status = _status_file(home_dir)
     blind, aside = status.get("blind_since_s"), dict(status.get("set_aside", {}))
     asks = dict(status.get("slurm_client", {}))
+    unsaid = dict(status.get("not_published", {}))
     if not holder.epoch:
-        return SupervisorState(False, "", None, blind, aside, asks)
+        return SupervisorState(False, "", None, blind, aside, asks, unsaid)
     host = holder.writer.split(".")[0]
     if start_supervisor.holder_alive_here(home_dir):
-        return SupervisorState(True, host, None, blind, aside, asks)
+        return SupervisorState(True, host, None, blind, aside, asks, unsaid)
     if holder.counter != "released" and not store_run_dir.same_machine(holder.writer):
         time.sleep(FOREIGN_LOOK_S)
         if lease.read_holder(home_dir) != holder:
-            return SupervisorState(True, host, None, blind, aside, asks)
+            return SupervisorState(True, host, None, blind, aside, asks, unsaid)
     path = os.path.join(home_dir, "lease", f"counter-{holder.epoch:06d}")
     try:
         since = os.stat(path).st_mtime
     except OSError:
         since = None
-    return SupervisorState(False, host, since, blind, aside, asks)
+    return SupervisorState(False, host, since, blind, aside, asks, unsaid)
 
 
 def _status_file(home_dir: str) -> dict[str, Any]:

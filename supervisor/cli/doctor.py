@@ -150,7 +150,7 @@ def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) ->
     if Finding(FOLDER_SEEN, "ok", "") not in [Finding(one.check, one.state, "") for one in seen]:
         yield _shared(home, cluster)
     yield _logout()
-    yield _supervisor(home)
+    yield from _supervisor(home)
     yield _known_faults()
     yield from _capability_findings("here", node_monitor.checks_by_family())
     yield from seen
@@ -331,11 +331,14 @@ def _output(command: list[str]) -> str:
         return ""
 
 
-def _supervisor(home: str) -> Finding:
+def _supervisor(home: str) -> Iterator[Finding]:
     watch = common.supervisor_state(home)
-    if watch.watched:
-        return Finding("supervisor", "ok", f"alive on {watch.by}")
-    return Finding("supervisor", "ok", "none is running; the next ftrun sbatch starts one")
+    if not watch.watched:
+        yield Finding("supervisor", "ok", "none is running; the next ftrun sbatch starts one")
+        return
+    yield Finding("supervisor", "ok", f"alive on {watch.by}")
+    for name, why in watch.not_published.items():
+        yield Finding("published", "warn", f"{name}: {why}", "no run suffers from it; supervisor.log in the home says more")
 
 
 def _known_faults() -> Finding:

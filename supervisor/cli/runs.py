@@ -50,6 +50,7 @@ def status(
             "slurm_unseen_since": watch.blind_since_s,
             "set_aside": dict(watch.set_aside),
             "slurm_client": dict(watch.asks),
+            "not_published": dict(watch.not_published),
         }
         common.print_json({"supervisor": facts | {"started_now": restarted}, "runs": rows})
         return 0
@@ -113,6 +114,8 @@ def _say_watch(watch: common.SupervisorState, open_runs: int, restarted: bool, n
             print(f"{run} is not supervised: {why}", file=sys.stderr)
         if watch.asks.get("why"):
             print(f"Slurm is asked by its commands, not by pyslurm: {watch.asks['why']}", file=sys.stderr)
+        for name, why in watch.not_published.items():
+            print(f"not published: {name}: {why}", file=sys.stderr)
     if watch.blind_since_s is not None and watch.watched:
         print(
             f"Slurm has not answered for {duration_text(now - watch.blind_since_s)}: ftrun does nothing until it does",

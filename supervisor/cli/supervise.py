@@ -111,6 +111,7 @@ def _run_loop(
     from ftrun.slurm.commands.accounting import SacctAccounting
     from ftrun.slurm.commands.steps import CommandSteps
     from ftrun.supervisor.controller.loop import Supervisor
+    from ftrun.supervisor.publish.process import PublishProcess, asked_for
     from ftrun.supervisor.store.lease import Lease, SystemClock
     from ftrun.supervisor.submission import cluster_client
 
@@ -124,7 +125,11 @@ def _run_loop(
     cluster = cluster_client.open_cluster(settings, env, timeout_s=COMMAND_TIMEOUT_S, tell=spoke)
     if not os.path.isdir(home):
         private_folders(home)
-    supervisor = Supervisor(home, cluster, clock, lease, log=log, slurm_conf=env.get("SLURM_CONF", ""))
+    publish = None
+    if asked_for(settings):
+        publish = PublishProcess(env | {"FTRUN_HOME": home}, log.info, clock.mono_s)
+    slurm_conf = env.get("SLURM_CONF", "")
+    supervisor = Supervisor(home, cluster, clock, lease, log=log, slurm_conf=slurm_conf, publish=publish)
     supervisor.services.steps = CommandSteps(env)
     supervisor.services.accounting.accounts = SacctAccounting(env)
     idle_exit_s = settings.number("idle-exit")

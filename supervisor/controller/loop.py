@@ -40,6 +40,7 @@ from ftrun.supervisor.controller.reasons_to_end import ReasonsToEnd
 from ftrun.supervisor.controller.reconcile import RunReconciler
 from ftrun.supervisor.model import job_rows
 from ftrun.supervisor.model.states import State
+from ftrun.supervisor.publish.process import PublishProcess
 from ftrun.supervisor.store import node_tools
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store.journal import JournalDamaged, JournalTooNew
@@ -67,9 +68,11 @@ class Supervisor:
         *,
         log: Any = None,
         slurm_conf: str = "",
+        publish: PublishProcess | None = None,
     ) -> None:
         self.services = Services(home=home, cluster=cluster, clock=clock, lead=lease, log=log)
         self.lease = lease
+        self._publish = publish
         self._reasons = ReasonsToEnd(home, slurm_conf)
         self._lease_unwritable = False  # the lease cannot be written
         self._ends = ""  # why this process ends by itself
@@ -111,6 +114,8 @@ class Supervisor:
                 )  # with very many runs, the last must be able to act, too
             self._step(run_dir, snapshot)
         self.services.accounting.look(self.services.in_background)
+        if self._publish is not None:
+            self._publish.look()
         self._tell_status()
         self.ticks += 1
 
@@ -289,6 +294,7 @@ class Supervisor:
             "blind_since_s": self.services.blind_since_s,
             "slurm_client": dict(self.services.asks),
             "set_aside": {os.path.basename(run): why for run, (_, why) in self._broken.items()},
+            "not_published": dict(self._publish.problems) if self._publish is not None else {},
         }
         text = json.dumps(facts)
         if text != self._told:
@@ -324,6 +330,8 @@ class Supervisor:
                 self.forget()
             finally:
                 keep_alive.stop()
+                if self._publish is not None:
+                    self._publish.stop()
                 self.lease.release()
 
     def _wait(self, seconds: float) -> None:

@@ -160,9 +160,14 @@ def read_run(run_dir: str) -> list[Record]:
     """All records of a run that count, oldest first. Raises JournalDamaged or JournalTooNew; a run without
     any record yields an empty list.
     """
+    return [record for records in read_files(run_dir).values() for _, record in records]
+
+
+def read_files(run_dir: str) -> dict[str, list[tuple[int, Record]]]:
+    """File name -> (offset after it, record) of all records that count, oldest first. As `read_run`."""
     files = _read_files(run_dir)
     limits = _limits(files)
-    return [record for name in files for end, record in files[name].records if end <= limits[name]]
+    return {name: [one for one in files[name].records if one[0] <= limits[name]] for name in files}
 
 
 def read_readable(run_dir: str) -> tuple[list[Record], list[str]]:
@@ -213,10 +218,8 @@ def newest_epoch(names: Iterable[str]) -> int:
 
 def believed_lengths(run_dir: str) -> dict[str, int]:
     """The length in bytes of the whole records of every journal file: what a new writer believes."""
-    files = _read_files(run_dir)
-    limits = _limits(files)
     return {
-        name: max((end for end, _ in files[name].records if end <= limits[name]), default=0) for name in files
+        name: max((end for end, _ in records), default=0) for name, records in read_files(run_dir).items()
     }
 
 
@@ -273,7 +276,7 @@ def _limits(files: dict[str, _File]) -> dict[str, float]:
     return limits
 
 
-def _whole(record: Record) -> int:
+def version_of(record: Record) -> int:
     """The version of a record of any release. Raises KeyError, TypeError."""
     version, kind, at = record["v"], record["kind"], record["at"]
     if not isinstance(version, int) or not isinstance(kind, str) or not isinstance(at, int | float):
@@ -292,7 +295,7 @@ def _read_file(path: str) -> _File:
         end = start + len(line) + 1
         try:
             record = parse_record(line)
-            too_new = _whole(record) > VERSION
+            too_new = version_of(record) > VERSION
             checksums = checksums if seq else _has_checksum(line)
             if checksums != _has_checksum(line) and not too_new:
                 raise ValueError("a checksum is missing")

@@ -42,10 +42,10 @@ CLIENTS = {
         "slurm/client/nodeset.py",
         "supervisor/cluster/hosts.py",
     },  # the latter for groups, which are files
-    "apprise": {"supervisor/notify.py"},
+    "apprise": {"supervisor/publish/notify.py"},
     "hyperscan": {"supervisor/signatures/prefilter.py"},
     "paramiko": {"hooks/ssh/pool.py"},
-    "prometheus_client": {"supervisor/metrics.py"},
+    "prometheus_client": {"supervisor/publish/metrics.py"},
     "psycopg": {"supervisor/postgres.py"},
     "pyslurm": {"slurm/native/child.py"},
     "structlog": {"supervisor/store/supervisor_log.py"},
