@@ -338,7 +338,12 @@ def _supervisor(home: str) -> Iterator[Finding]:
         return
     yield Finding("supervisor", "ok", f"alive on {watch.by}")
     for name, why in watch.not_published.items():
-        yield Finding("published", "warn", f"{name}: {why}", "no run suffers from it; supervisor.log in the home says more")
+        yield Finding(
+            "published",
+            "warn",
+            f"{name}: {why}",
+            "no run suffers from it; supervisor.log in the home says more",
+        )
 
 
 def _known_faults() -> Finding:

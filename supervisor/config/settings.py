@@ -268,6 +268,8 @@ def _refuse_form(key: str, text: str) -> None:
         parse_endpoint_url(key, text)
     elif key == "storm":
         parse_storm(text)
+    elif key == "escalate":
+        parse_escalation(text)
     elif key == "recover":
         from ftrun.supervisor.config.rungs import parse_order
 
@@ -283,6 +285,23 @@ def parse_storm(text: str) -> tuple[int, float] | None:
         raise SettingError(f"storm: N/TIME such as 10/1h, or never, is wanted, not {text!r}")
     most = parse_number(Setting("storm", INT, 0, "", least=1), count)
     return int(most), float(parse_number(Setting("storm", DURATION, 0.0, "", least=1), within))
+
+
+def parse_escalation(text: str) -> dict[str, float]:
+    """What is asked for how many times as much, of `escalate`: mem, time. Raises SettingError."""
+    factors = {}
+    for part in filter(None, text.replace(" ", "").split(",")):
+        key, _, times = part.partition("=")
+        try:
+            factor = float(times.removesuffix("x"))
+        except ValueError:
+            factor = 0.0
+        if key not in ("mem", "time") or key in factors or not (times.endswith("x") and 1.0 < factor <= 10.0):
+            raise SettingError(
+                f"escalate: mem=1.5x, time=2x or both are wanted, each of more than 1x and at most 10x, not {text!r}"
+            )
+        factors[key] = factor
+    return factors
 
 
 def _flag(key: str, text: object) -> bool:

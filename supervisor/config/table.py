@@ -87,6 +87,8 @@ TABLE = (
     Setting("max-lost", NUMBER, "", "How many node-hours recovery may cost a run: after a fault, a run that has lost more is not started again (docs/retries.md)."
             " Empty: no such cap.", value_name="NODE_HOURS"),
     Setting("deadline", DURATION, "", "How long after its submission a run may still be started again. A start that runs then goes on. Empty: without end."),
+    Setting("escalate", TEXT, "", "What a job that Slurm ends for want of it gets more of at the next try: mem=1.5x after it ran out of host memory, time=2x after a time limit"
+            " without a newer checkpoint; within the partition's limits, twice each (docs/retries.md). Empty: nothing.", value_name="mem=Nx,time=Nx", reach=NOTHING),
     Setting("observe", FLAG, False, "Watch, diagnose and decide, but do nothing; the decisions are shown."),
     Setting("name", TEXT, "", "First half of the run's id; default: the job's name.", scope="once", reach=NOTHING),
     Setting("cluster", TEXT, "", "Which of your own clusters the run is submitted to (docs/cluster.md); none: none of them. Default: that of this host, where no"

@@ -388,6 +388,7 @@ def _decided(run: Run, record: Record) -> Run:
         **progress_after(run.best_step, run.best_checkpoint, data),
         excluded=run.excluded_after(record),
         sizes_aside=(*run.sizes_aside, data["aside"]) if data.get("aside") else run.sizes_aside,
+        more={**run.more, **data.get("more", {})},
     )
     if run.attempts:
         run = run.with_attempt(judged=record["launch"])

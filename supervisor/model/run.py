@@ -469,6 +469,9 @@ class Run:
     best_step: int | None = None
     best_checkpoint: str = ""
     sizes_aside: tuple[int, ...] = ()  # sizes that provoked a fault
+    more: Mapping[str, str] = field(
+        default_factory=dict
+    )  # options of sbatch that replace the user's: `escalate`
     set_aside: tuple[tuple[str, str], ...] = ()  # (path, stamp) of checkpoints that a start failed to load
     poisoned: tuple[Divergence, ...] = ()  # what trainings that diverged have saved
     drained: tuple[str, ...] = ()

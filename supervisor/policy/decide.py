@@ -24,6 +24,7 @@ run stops, and the reason says how sure the diagnosis is and which setting tries
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,6 +44,7 @@ from ftrun.supervisor.model.types import (
     Blame,
     ClassRule,
     Decision,
+    Diagnosis,
     FaultClass,
 )
 from ftrun.supervisor.policy import ceiling, elastic
@@ -50,6 +52,7 @@ from ftrun.supervisor.policy.ceiling import BROKEN_NODES, HOLD_BUDGET
 from ftrun.supervisor.policy.node_placement import add_node_decisions
 from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
 
+ESCALATIONS_MAX = 2
 HELD_STATES = frozenset({"SPECIAL_EXIT", "REQUEUE_HOLD"})
 """States of a job that waits in the queue until somebody releases it."""
 HOLDS_MAX = 5
@@ -75,7 +78,7 @@ def decide(case: PolicyInput) -> Ruling:
         decision = replace(decision, reason=reason, fresh=True)
     if decision.kind == "resubmit":
         retries += 0 if decision.spends == HOLD_BUDGET or ceiling.is_free(case) else 1
-        decision = decision if decision.aside else add_node_decisions(case, decision)
+        decision = decision if decision.aside or decision.more else add_node_decisions(case, decision)
     elif decision.kind == "keep" and case.diagnosis.fault is not FaultClass.HEALTHY:
         retries += 0 if ceiling.is_free(case) else 1
     if decision.spends:
@@ -160,6 +163,34 @@ def _held_by_checks(case: PolicyInput) -> Decision | None:
     if not case.diagnosis.signature.startswith(HELD) or case.spent.get(HOLD_BUDGET, 0) >= HOLDS_MAX:
         return None
     return Decision("resubmit", case.summary, spends=HOLD_BUDGET)
+
+
+def _with_more(case: PolicyInput) -> Decision | None:
+    """The user said that a job which ran out of memory or time may have more (`escalate`)."""
+    key = wanted_more(case.limits.escalate, case.diagnosis, saved=case.saved)
+    if not key or case.asked is None or ceiling.ceiling_reached(case):
+        return None
+    option, amount, most = case.asked.option, case.asked.amount, case.asked.most
+    lately = [one for one in case.earlier if (one.decided_at_s or 0.0) >= case.run.resumed_at_s]
+    used = sum(option in one.decision.get("more", {}) for one in lately)
+    wanted = amount * case.limits.escalate[key]
+    given = math.floor(min(wanted, most)) if most is not None else math.ceil(wanted)
+    if used >= ESCALATIONS_MAX or given <= amount:
+        return None
+    unit = "M" if key == "mem" else ""
+    capped = ", the most that the partition allows" if most is not None and given < wanted else ""
+    reason = f"once more with --{option}={given}{unit} in place of {amount:.0f}{unit} ({used + 1} of {ESCALATIONS_MAX}{capped})"
+    spends = FaultClass.TIMELIMIT.value if key == "time" else ""
+    return Decision("resubmit", f"{case.summary}: {reason}", spends=spends, more={option: f"{given}{unit}"})
+
+
+def wanted_more(escalate: Mapping[str, float], found: Diagnosis, *, saved: bool) -> str:
+    """mem or time, if the job ran out of it and the user lets it have more; else "". A neighbour that took the memory is
+    no reason.
+    """
+    short = {FaultClass.OOM_HOST: "mem", FaultClass.TIMELIMIT: "time"}.get(found.fault, "")
+    passes = found.retry if short == "mem" else saved
+    return short if short in escalate and not passes else ""
 
 
 def _time_limit(case: PolicyInput) -> Decision | None:
@@ -390,6 +421,7 @@ RULES: tuple[Callable[[PolicyInput], Decision | None], ...] = (
     _cancelled,
     _watch_only,
     _held_by_checks,
+    _with_more,
     _time_limit,
     _left_to_slurm,
     _size_is_to_blame,

@@ -12,7 +12,13 @@ from typing import Any
 from ftrun.hooks.checkpoints.names import step_of
 from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.config.settings import number_of, parse_policy_rule, parse_storm, text_of
+from ftrun.supervisor.config.settings import (
+    number_of,
+    parse_escalation,
+    parse_policy_rule,
+    parse_storm,
+    text_of,
+)
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Diagnosis, FaultClass, Source
 from ftrun.supervisor.policy.estimates import start_ran_s
@@ -38,6 +44,7 @@ class PolicyLimits:
     storm: tuple[int, float] | None = (10, 3600.0)  # so many retries within so many seconds
     max_lost_node_h: float | None = None
     deadline_s: float = 0.0  # after submission; 0 = none
+    escalate: Mapping[str, float] = field(default_factory=dict)  # mem, time -> so many times as much
     budgets: Mapping[str, int] = field(default_factory=dict)
     exclude_for_s: float = 86_400.0
     exclude_cap: float = 0.10
@@ -116,6 +123,17 @@ class ClusterView:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedResource:
+    """What a job asked for of one resource: by which option of sbatch, how much, and the most that it may (MiB, or minutes;
+    None = no limit is known).
+    """
+
+    option: str
+    amount: float
+    most: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyInput:
     """Everything that one decision is based on.
 
@@ -143,6 +161,7 @@ class PolicyInput:
     no_checkpoint: str = ""
     own_checkpoints: bool = False
     unseen: str = ""
+    asked: AskedResource | None = None  # what the job ran out of, where `escalate` may ask for more
 
     @property
     def trained_s(self) -> float:
@@ -309,6 +328,7 @@ def limits_from(settings: Mapping[str, Any]) -> PolicyLimits:
         storm=parse_storm(text_of(settings, "storm")),
         max_lost_node_h=float(settings["max-lost"]) if settings.get("max-lost", "") != "" else None,
         deadline_s=float(settings.get("deadline") or 0.0),
+        escalate=parse_escalation(str(settings.get("escalate") or "")),
         budgets=budgets,
         exclude_for_s=number_of(settings, "exclude-for"),
         exclude_cap=number_of(settings, "exclude-cap"),

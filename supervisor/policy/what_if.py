@@ -49,7 +49,9 @@ def what_if(
         proven = fault in (F.OOM_GPU, F.OOM_HOST)
         unless = ", unless a sick device or a neighbour is proven to be why" if proven else ""
         guess = f"; where that is less than {UNSURE:g} sure and the script had made steps, once more"
-        return [("stop", f"trying again cannot succeed{unless}{guess}")]
+        more = fault is F.OOM_HOST and "mem" in limits.escalate
+        again_rows = [("resubmit", "with more memory, twice at most (escalate)")] if more else []
+        return [*again_rows, ("stop", f"trying again cannot succeed{unless}{guess}")]
     order, off = rungs.order(fault, signature), inapplicable_rungs(settings)
     shown = (
         [] if fault in ENDS_ALLOCATION else [*order[:-1], *(rung for rung in IN_PLACE if rung not in order)]

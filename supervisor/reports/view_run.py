@@ -228,6 +228,7 @@ def run_facts(run: Run, now_s: float) -> dict[str, Any]:
             "attempts": [attempt_facts(a, _full(run)) for a in run.attempts],
             "incidents": [incident_facts(i) for i in run.incidents],
             "budgets": budgets(run),
+            "escalated": dict(run.more),
             "exclusions": [
                 {"node": e.node, "until": e.until_s, "why": e.why} for e in run.excluded if e.until_s > now_s
             ],
