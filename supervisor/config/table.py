@@ -80,8 +80,15 @@ class Setting:
 
 
 TABLE = (
-    Setting("retries", INT, 20, "How often a run may be started again, over all fault classes; progress does not refill it."
+    Setting("retries", INT, 20, "How often a run may be started again without net progress, over all fault classes (docs/retries.md); net progress refills it."
             " 0: watch and diagnose, never start again."),
+    Setting("storm", TEXT, "10/1h", "So many restarts within so much time without net progress end the run, whatever `retries` leaves; never = no such rule.",
+            value_name="N/TIME", reach=NOTHING),
+    Setting("max-lost", NUMBER, "", "How many node-hours recovery may cost a run: after a fault, a run that has lost more is not started again (docs/retries.md)."
+            " Empty: no such cap.", value_name="NODE_HOURS"),
+    Setting("deadline", DURATION, "", "How long after its submission a run may still be started again. A start that runs then goes on. Empty: without end."),
+    Setting("escalate", TEXT, "", "What a job that Slurm ends for want of it gets more of at the next try: mem=1.5x after it ran out of host memory, time=2x after a time limit"
+            " without a newer checkpoint; within the partition's limits, twice each (docs/retries.md). Empty: nothing.", value_name="mem=Nx,time=Nx", reach=NOTHING),
     Setting("observe", FLAG, False, "Watch, diagnose and decide, but do nothing; the decisions are shown."),
     Setting("name", TEXT, "", "First half of the run's id; default: the job's name.", scope="once", reach=NOTHING),
     Setting("cluster", TEXT, "", "Which of your own clusters the run is submitted to (docs/cluster.md); none: none of them. Default: that of this host, where no"
