@@ -6,7 +6,7 @@ RUNS ?= 10000
 HOURS ?= 1
 ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers upgrade-drill test-frameworks test-first-days
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-board test-containers upgrade-drill test-frameworks test-first-days
 
 check:
 	.ci/env dev
@@ -55,6 +55,11 @@ test-accounting:
 test-browser:
 	.ci/env browser
 	.venv/bin/python -m pytest -q -n 0 -m browser tests/browser
+
+# The board of `ftrun top` in a real terminal, tmux.
+test-board:
+	.ci/env board
+	.venv/bin/python -m pytest -q -n 0 -m board tests/board
 
 # A cluster on hosts of the tests' own (network namespaces with an sshd and a cron each), cut at each effect, with hosts that die; and on hosts without Slurm, by a bundle of downloaded packages. As root.
 test-cluster:
