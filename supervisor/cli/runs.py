@@ -15,9 +15,9 @@ from ftrun.supervisor.board.reading import HomeReader, SeenRun, Told, Watch
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, Name, argument, option
 from ftrun.supervisor.config import sources
-from ftrun.supervisor.controller import drain
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.nodes import spool
 from ftrun.supervisor.reports import view_checkpoints, view_run
 
 ASKED_SHOWN_S = 86_400.0
@@ -55,7 +55,7 @@ def status(
     restarted = bool(open_runs) and not state.watched and common.ensure_supervisor(home_dir)
     now = time.time()
     folders = {run.id: folder for folder, run in found}
-    shown = [view_run.with_present_step(folders[run.id], drain.with_answers(run, now), now) for run in shown]
+    shown = [view_run.with_present_step(folders[run.id], spool.with_answers(run, now), now) for run in shown]
     rows = [
         view_run.run_row(run, now) | {"staged": view_checkpoints.staged_facts(folders[run.id], run)}
         for run in shown
@@ -269,7 +269,7 @@ def show(name: Name, json: Json = False) -> int:
     """Show one run in full: attempts, faults, budgets, exclusions."""
     run_dir, run = common.find_run(name)
     now = time.time()
-    run = view_run.with_present_step(run_dir, drain.with_answers(run, now), now)
+    run = view_run.with_present_step(run_dir, spool.with_answers(run, now), now)
     staged = view_checkpoints.staged_facts(run_dir, run)
     facts = view_run.run_facts(run, now) | {
         "folder": run_dir,

@@ -164,6 +164,12 @@ def _kept(run: Run, record: Record) -> Run:
     return run.with_attempt(launch=replace(launch, end=replace(launch.end, state="")))
 
 
+def _adopted(run: Run, record: Record) -> Run:
+    """Another job is the attempt's; what Slurm said of the times of the one before it does not count for it."""
+    run = run.with_attempt(job=record["job"], starts={}, submitted_s=None)
+    return run if record["launch"] == run.attempts[-1].launch.number else _at_launch(run, record["launch"])
+
+
 def _launch_seen(run: Run, record: Record) -> Run:
     data = record["data"]
     run = run.with_launch(number=record["launch"], claim_seen=True)
@@ -434,7 +440,7 @@ _OF_ATTEMPTS: Mapping[str, Callable[[Run, Record], Run]] = {
     "submit.lost": _submit_lost,
     "job.started": _started,
     "launch.seen": _launch_seen,
-    "job.adopted": lambda run, record: run.with_attempt(job=record["job"], starts={}),
+    "job.adopted": _adopted,
     "launch.kept": _kept,
     "job.ended": _ended,
     "job.requeued": _ended,
