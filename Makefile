@@ -6,7 +6,7 @@ RUNS ?= 10000
 HOURS ?= 1
 ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers healthy-months
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers healthy-months test-board
 
 check:
 	.ci/env dev
@@ -61,6 +61,11 @@ test-accounting:
 test-browser:
 	.ci/env browser
 	.venv/bin/python -m pytest -q -n 0 -m browser tests/browser
+
+# The board of `ftrun top` in a real terminal, tmux.
+test-board:
+	.ci/env board
+	.venv/bin/python -m pytest -q -n 0 -m board tests/board
 
 # The metrics in a real Prometheus: every expression of the dashboard and the alerts has an answer, each alert fires.
 test-metrics:

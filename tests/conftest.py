@@ -46,6 +46,7 @@ LEFT_OUT = (
     "cluster",
     "browser",
     "containers",
+    "board",
     "prometheus",
     "trackers",
 )  # markers of what takes minutes
@@ -134,6 +135,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers", "browser: pages in a real headless Chromium; left out unless asked for (make test-browser)"
+    )
+    config.addinivalue_line(
+        "markers", "board: the board of ftrun top in a real tmux; left out unless asked for (make test-board)"
     )
     config.addinivalue_line(
         "markers",

@@ -22,7 +22,7 @@ TONES: Mapping[str, Style] = {
     "odd": Style(color="magenta", bold=True),
     "calm": Style(color="blue"),
     "faint": Style(dim=True),
-    "": Style(),
+    "": (PLAIN := Style()),  # not None, which the filter of NO_COLOR does not know
 }
 CURSOR = Style(reverse=True)
 
@@ -95,13 +95,15 @@ class Grid(ScrollView, can_focus=True):
     def renew(self) -> None:
         """Draw the rows in sight again, as far as they changed."""
         for line, key in enumerate(self.in_sight, 1):
-            before, now = self._drawn.get(key), self._make(key, self.layout_now)
+            before, now = self._drawn.get(key, ()), self._make(key, self.layout_now)
             self._drawn[key] = now
-            left = 0
+            left, changed = 1, []
             for number, (_, width) in enumerate(self.layout_now):
-                if before is None or before[number : number + 1] != now[number : number + 1]:
-                    self.refresh(Region(1 + left, line, width, 1))
+                if before[number : number + 1] != now[number : number + 1]:
+                    changed += [left, left + width]
                 left += width + gap(self._room)
+            if changed:
+                self.refresh(Region(changed[0], line, changed[-1] - changed[0], 1))
 
     def _lay_out(self) -> None:
         self.layout_now = fitting(self._columns, self._room, self._wanted)
@@ -126,19 +128,19 @@ class Grid(ScrollView, can_focus=True):
                 one.name.rjust(size) if one.right else one.name.ljust(size) for one, size in self.layout_now
             ]
             return Strip(
-                [Segment(" "), Segment((" " * gap(self._room)).join(texts), Style(bold=True))]
-            ).adjust_cell_length(width)
+                [Segment(" ", PLAIN), Segment((" " * gap(self._room)).join(texts), Style(bold=True))]
+            ).adjust_cell_length(width, PLAIN)
         row = y - 1 + round(self.scroll_offset.y)
         if row >= len(self._keys):
-            return Strip.blank(width)
+            return Strip.blank(width, PLAIN)
         key = self._keys[row]
         if key not in self._drawn:
             self._drawn[key] = self._make(key, self.layout_now)
-        space, chosen = Segment(" " * gap(self._room)), key == self.chosen
-        parts = [Segment(" ")]
+        space, chosen = Segment(" " * gap(self._room), PLAIN), key == self.chosen
+        parts = [Segment(" ", PLAIN)]
         for text, tone in self._drawn[key]:
             parts += [Segment(text, TONES["" if chosen else tone]), space]
-        strip = Strip(parts).adjust_cell_length(width)
+        strip = Strip(parts).adjust_cell_length(width, PLAIN)
         return strip.apply_style(CURSOR) if chosen else strip
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:

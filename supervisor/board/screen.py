@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ TABS = ("runs", "nodes")
 FIRST_LOOK_S = 0.5
 WATCH_S = 10.0
 COMMAND_S = 90.0
+DETAIL_LINES = 3
 
 NODE_COLUMNS = (
     Column("NODE", 6, 24, 0), Column("RUN", 14, 32, 1), Column("STRIKES", 7, 7, 2, right=True), Column("LAST FAULT", 10, 24, 3),
@@ -48,7 +50,9 @@ Screen { layout: vertical; }
 #notice { color: ansi_red; text-style: bold; }
 Foot, #said { text-style: dim; height: 1; }
 #said { display: none; }
-#detail { height: 4; border-top: solid ansi_bright_black; padding: 0 1; }
+#detail { height: 4; }
+#detail Static { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+#detail .rule { border-top: solid ansi_bright_black; }
 #filter { display: none; border: none; height: 1; padding: 0 1; }
 #facts { margin: 0 0 1 0; }
 #faults, #explain, #logs { height: 1fr; }
@@ -93,7 +97,7 @@ class Board(App[None]):
     ]
 
     def __init__(self, told: Told, *, every: bool = False) -> None:
-        super().__init__()
+        super().__init__(ansi_color=True)
         self.told = told
         self.reader = HomeReader(told.home)
         self.watch_now = Watch()
@@ -111,7 +115,9 @@ class Board(App[None]):
             yield Grid(lines.COLUMNS, self._run_cells, name="runs")
             yield Grid(NODE_COLUMNS, self._node_cells, name="nodes")
             yield Static(id="empty")
-        yield Static(id="detail")
+        with Vertical(id="detail"):
+            yield Static(classes="rule")
+            yield from (Static(id=f"detail-{number}") for number in range(DETAIL_LINES))
         yield Static(id="said")
         yield Input(placeholder="show only what holds this word", id="filter", compact=True)
         yield Foot(KEYS)
@@ -137,12 +143,18 @@ class Board(App[None]):
 
     async def _read(self) -> None:
         while True:
-            round_ = asyncio.create_task(asyncio.to_thread(lambda: [*self.reader.round()]))
+            round_ = asyncio.create_task(asyncio.to_thread(self._round))
             while not (await asyncio.wait([round_], timeout=FIRST_LOOK_S))[0]:
                 self._show()
             round_.result()
             self._show()
             await asyncio.sleep(self.reader.rest_s())
+
+    def _round(self) -> None:
+        """One round of reading, in a thread; it ends early where the person leaves."""
+        for _ in self.reader.round():
+            if not self.is_running:
+                return
 
     async def _watch(self) -> None:
         while not self.reader.whole:
@@ -208,10 +220,15 @@ class Board(App[None]):
         seen = self._seen.get(self.runs_grid.chosen)
         if seen is None or self._tab != "runs":
             return
+        for number, text in enumerate((*self._detail(seen), "", "", "")[:DETAIL_LINES]):
+            self._set(f"#detail-{number}", Content(text))  # a line that stays is not sent again
+
+    def _detail(self, seen: SeenRun) -> Sequence[str]:
+        """The lines about the chosen run."""
+        width = self.size.width - 2
         if seen.run is None:
-            self._set("#detail", Content(plain(seen.why)))
-            return
-        row, width = view_run.run_row(seen.run, time.time()), self.size.width - 2
+            return textwrap.wrap(plain(seen.why), max(10, width))
+        row = view_run.run_row(seen.run, time.time())
         job = [f"job {row['job']}, attempt {row['attempt']}"] if row["job"] else []
         nodes = [f"on {nodes}"] if (nodes := lines.nodes_text(row)) else []
         left = [f"{row['retries_left']} retries left"]
@@ -219,9 +236,8 @@ class Board(App[None]):
         aside = self.watch_now.aside.get(row["run"], "")
         told = [f"not supervised: {aside}"] if aside else []
         told += [view_run.why_text(row), *view_run.outlook_lines(row)[:1]]
-        text = [f"{lines.cut('; '.join([' '.join(job + nodes), *left, *out]).lstrip('; '), width)}"]
-        text += [lines.cut(plain(line), width) for line in filter(None, told)]
-        self._set("#detail", Content("\n".join(text[:3])))
+        head = "; ".join([" ".join(job + nodes), *left, *out]).removeprefix("; ")
+        return [lines.cut(one, width) for one in (head, *map(plain, filter(None, told)))]
 
     def _set(self, name: str, text: Content) -> None:
         """Show a text, if it is another one than before."""
@@ -389,6 +405,8 @@ def _state(one: SeenRun) -> str:
 
 def run_board(told: Told, *, every: bool = False) -> None:
     """Show the board until the person leaves it; `every`: also runs that are over. Raises what ended it."""
+    for name in ("COLUMNS", "LINES"):  # the terminal itself knows its size, and when it changes
+        os.environ.pop(name, None)
     board: Any = Board(told, every=every)
     board.run(mouse=False)
     if board.failure is not None:

@@ -22,7 +22,6 @@ from ftrun.supervisor.model.stop_conditions import StopConditions
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, FaultClass
 from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.policy_input import limits_from
-from ftrun.supervisor.reports.time_ledger import PLANNED
 
 if TYPE_CHECKING:
     from ftrun.supervisor.store.attempt_dir import LaunchRecord
@@ -159,7 +158,7 @@ def start_text(key: tuple[int, int, int], record: LaunchRecord) -> str:
 def run_row(run: Run, now_s: float) -> dict[str, Any]:
     """The facts of one row of `ftrun status`."""
     attempt = run.attempt
-    last = next((one for one in reversed(run.incidents) if one.fault not in PLANNED), None)
+    last = run.incidents[-1] if run.incidents else None
     return {
         "run": run.id,
         "name": run.name,
