@@ -21,7 +21,7 @@ from typing import Any
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config.home import write_atomically
 from ftrun.supervisor.model.errors import UnreadableRun
-from ftrun.supervisor.model.events import apply, fold
+from ftrun.supervisor.model.events import fold
 from ftrun.supervisor.publish.publisher import FollowedRun, Kept, Publisher
 from ftrun.supervisor.store import journal, run_dir
 from ftrun.supervisor.store.journal_tail import Growth, JournalTail
@@ -172,10 +172,8 @@ class Follower:
             self._tell_all("on_history", followed, history)
         else:
             events = growth.fresh
-            run = followed.run
-            for record in events:
-                run = apply(run, record)
-            followed.run = run
+            if events:
+                followed.run = fold(run_id, events, onto=followed.run)
         if events:
             self._tell_all("on_events", followed, events)
 

@@ -253,6 +253,7 @@ HARMFUL = {
     "cache-base": "/home/other/cache",
     "log": "~/.ssh/id_*",
     "site-spool": "/home/other/spool",
+    "metrics-folder": "/home/other/public",
     "recheck-step": "touch x",
     "fence-command": "touch x",
     "ssh-config": "x",
