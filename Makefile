@@ -6,7 +6,7 @@ RUNS ?= 10000
 HOURS ?= 1
 ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers healthy-months
 
 check:
 	.ci/env dev
@@ -102,6 +102,11 @@ test-vendors:
 walk:
 	.ci/env dev
 	.venv/bin/python -m tests.walk $(WALK)
+
+# DAYS=30 SEEDS=20: does a run of any preset of `ftrun simulate` stop that was getting on? (docs/retries.md)
+healthy-months:
+	.ci/env dev
+	.venv/bin/python -m tests.simulation.healthy_months $(if $(DAYS),--days $(DAYS)) --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),20)
 
 simulate:
 	.ci/env dev

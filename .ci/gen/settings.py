@@ -75,7 +75,7 @@ BUDGETS = """
 ## Budgets of the fault classes
 
 `budget-CLASS = N`: how often a run may fail with this class without progress in between (a newer complete checkpoint,
-or a step beyond the highest so far). `retries` stands above all of them.
+or a step beyond the highest so far). [`retries` and `storm`](retries.md) stand above all of them.
 
 | setting | default |
 |---|---|

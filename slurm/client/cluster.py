@@ -201,13 +201,16 @@ class NodeUsage:
 
 @dataclass(frozen=True)
 class PartitionRow:
-    """A partition with all its nodes; `max_time_s`: of its jobs, None without a limit or if not queried."""
+    """A partition with all its nodes; `max_time_s`, `max_memory_mib` (of a node): what its jobs may ask for, None without a
+    limit or if not queried.
+    """
 
     name: str
     up: bool
     default: bool
     nodes: tuple[str, ...]
     max_time_s: float | None = None
+    max_memory_mib: float | None = None
 
 
 @dataclass(frozen=True)

@@ -277,6 +277,9 @@ def parse_partitions(text: str) -> dict[str, PartitionRow]:
                 default=fields.get("Default") == "YES",
                 nodes=expand(fields.get("Nodes", "")),
                 max_time_s=parse_seconds(fields.get("MaxTime", "")),
+                max_memory_mib=float(memory)
+                if (memory := fields.get("MaxMemPerNode", "")).isdigit()
+                else None,
             )
     return rows
 

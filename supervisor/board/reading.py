@@ -18,7 +18,7 @@ from ftrun.supervisor.model.errors import UnreadableRun, unreadable_text
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.reports import view_run
 from ftrun.supervisor.reports.time_ledger import TimePoint, point_of
-from ftrun.supervisor.store import journal
+from ftrun.supervisor.store import journal_tail
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 POINTS_KEPT = 120
@@ -91,7 +91,7 @@ class HomeReader:
         self.why = ""
         self.whole = False  # every run was looked at once
         self.live = view_run.LiveSteps()
-        self._journals = journal.RunReader()
+        self._journals = journal_tail.RunReader()
         self._rounds = 0
         self._spent_s = 0.0
 

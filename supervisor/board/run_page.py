@@ -23,7 +23,7 @@ from ftrun.supervisor.model.errors import UnreadableRun
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.reports import view_run
 from ftrun.supervisor.reports.time_ledger import TimePoint, point_of
-from ftrun.supervisor.store import journal
+from ftrun.supervisor.store import journal, journal_tail
 
 TABS = ("faults", "explain", "logs")
 EXPLAINED_MAX = 1000
@@ -71,7 +71,7 @@ class RunPage(Screen[None]):
     def __init__(self, seen: SeenRun, reader: HomeReader, told: Told) -> None:
         super().__init__()
         self._seen, self._reader, self._told = seen, reader, told
-        self._journal = journal.RunReader()
+        self._journal = journal_tail.RunReader()
         self._records: list[journal.Record] = []
         self._points: list[TimePoint] = []
         self._logs = LogFollower(seen.folder)

@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, Command] = {
     "prune": Command("prune", "prune", "Remove runs that ended long ago."),
     "doctor": Command("doctor", "doctor", "What this site lets ftrun do, and what is in its way."),
     "supervise": Command("supervise", "supervise", "Supervise the runs: watch, diagnose, recover."),
+    "notify": Command("supervise", "notify", "Who gets notices, what waits for them; --test sends one."),
     "nodes": Command("nodes", "app", "The history of nodes: strikes, quarantine, lemons."),
     "preflight": Command("preflight", "preflight", "Check many nodes at once, over SSH or inside a job."),
     "recheck": Command(

@@ -366,7 +366,7 @@ def _spent(data: dict[str, Any]) -> Iterator[str]:
     spent = ", ".join(f"{k} {v}" for k, v in data["spent"].items()) or "none"
     rungs = ", ".join(f"{k} {v}" for k, v in data.get("used", {}).items())
     yield f"    budgets used since the last progress: {spent}" + (f"; rungs: {rungs}" if rungs else "")
-    yield f"    retries so far: {data['retries']}"
+    yield f"    retries since the last net progress: {data['retries']}"
 
 
 def _diagnosis_lines(diagnosis: dict[str, Any]) -> Iterator[str]:

@@ -15,9 +15,10 @@ from ftrun.supervisor.board.reading import HomeReader, SeenRun, Told, Watch
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, Name, argument, option
 from ftrun.supervisor.config import sources
-from ftrun.supervisor.controller import drain
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.states import FINAL_STATES
+from ftrun.supervisor.nodes import spool
 from ftrun.supervisor.reports import view_checkpoints, view_run
 
 ASKED_SHOWN_S = 86_400.0
@@ -55,7 +56,7 @@ def status(
     restarted = bool(open_runs) and not state.watched and common.ensure_supervisor(home_dir)
     now = time.time()
     folders = {run.id: folder for folder, run in found}
-    shown = [view_run.with_present_step(folders[run.id], drain.with_answers(run, now), now) for run in shown]
+    shown = [view_run.with_present_step(folders[run.id], spool.with_answers(run, now), now) for run in shown]
     rows = [
         view_run.run_row(run, now) | {"staged": view_checkpoints.staged_facts(folders[run.id], run)}
         for run in shown
@@ -106,7 +107,8 @@ def _cells(row: dict[str, Any]) -> list[object]:
 def _why(row: dict[str, Any]) -> str:
     trouble = view_checkpoints.staging_problem(row["staged"]) if row["staged"] else ""
     staged = f"checkpoints in memory: {trouble}" if trouble else ""
-    return "; ".join(filter(None, (view_run.why_text(row), staged)))
+    caps = "" if row["state"] in {one.value for one in FINAL_STATES} else view_run.caps_text(row)
+    return "; ".join(filter(None, (view_run.why_text(row), staged, caps)))
 
 
 def _companions(row: dict[str, Any]) -> str:
@@ -269,7 +271,7 @@ def show(name: Name, json: Json = False) -> int:
     """Show one run in full: attempts, faults, budgets, exclusions."""
     run_dir, run = common.find_run(name)
     now = time.time()
-    run = view_run.with_present_step(run_dir, drain.with_answers(run, now), now)
+    run = view_run.with_present_step(run_dir, spool.with_answers(run, now), now)
     staged = view_checkpoints.staged_facts(run_dir, run)
     facts = view_run.run_facts(run, now) | {
         "folder": run_dir,
@@ -283,11 +285,19 @@ def show(name: Name, json: Json = False) -> int:
         return 0
     state = "paused" if run.paused else run.state.value
     print(f"{run.id}: {state}" + (f", {facts['why']}" if facts["why"] else ""))
-    print(f"folder {run_dir}; retries {facts['retries_used']} used, {facts['retries_left']} left")
+    used, left = facts["retries_used"], facts["retries_left"]
+    print(f"folder {run_dir}; retries {used} used since the last net progress, {left} left")
     inside = facts["inside"]
     unused = "" if facts["attempts"] and facts["attempts"][-1]["end_state"] else _beside_words(inside)
     for text in filter(
-        None, (view_run.inside_text(inside), unused, _companions(facts), view_run.growth_text(facts))
+        None,
+        (
+            view_run.caps_text(facts),
+            view_run.inside_text(inside),
+            unused,
+            _companions(facts),
+            view_run.growth_text(facts),
+        ),
     ):
         print(text)
     if staged is not None:

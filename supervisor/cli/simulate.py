@@ -168,7 +168,7 @@ def _show(scenario: Scenario, seeds: int, rows: Sequence[Row]) -> None:
     common.print_table(["", *(row.policy for row in rows)], lines)
     print()
     for why in sorted({why for row in rows for why in row.stops}):
-        hint = " (--ft retries=N raises it)" if why.startswith("all ") else ""
+        hint = " (--ft retries=N raises it)" if "all " in why else ""
         print(f"stopped until a person came: {why}{hint}")
 
 

@@ -266,10 +266,42 @@ def _refuse_form(key: str, text: str) -> None:
         from ftrun.supervisor.config.endpoint_url import parse_endpoint_url
 
         parse_endpoint_url(key, text)
+    elif key == "storm":
+        parse_storm(text)
+    elif key == "escalate":
+        parse_escalation(text)
     elif key == "recover":
         from ftrun.supervisor.config.rungs import parse_order
 
         parse_order(key, text)
+
+
+def parse_storm(text: str) -> tuple[int, float] | None:
+    """(restarts, seconds) of `storm`, such as 10/1h; None for never. Raises SettingError."""
+    count, slash, within = text.partition("/")
+    if text == "never":
+        return None
+    if not slash:
+        raise SettingError(f"storm: N/TIME such as 10/1h, or never, is wanted, not {text!r}")
+    most = parse_number(Setting("storm", INT, 0, "", least=1), count)
+    return int(most), float(parse_number(Setting("storm", DURATION, 0.0, "", least=1), within))
+
+
+def parse_escalation(text: str) -> dict[str, float]:
+    """What is asked for how many times as much, of `escalate`: mem, time. Raises SettingError."""
+    factors = {}
+    for part in filter(None, text.replace(" ", "").split(",")):
+        key, _, times = part.partition("=")
+        try:
+            factor = float(times.removesuffix("x"))
+        except ValueError:
+            factor = 0.0
+        if key not in ("mem", "time") or key in factors or not (times.endswith("x") and 1.0 < factor <= 10.0):
+            raise SettingError(
+                f"escalate: mem=1.5x, time=2x or both are wanted, each of more than 1x and at most 10x, not {text!r}"
+            )
+        factors[key] = factor
+    return factors
 
 
 def _flag(key: str, text: object) -> bool:

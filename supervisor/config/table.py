@@ -80,8 +80,15 @@ class Setting:
 
 
 TABLE = (
-    Setting("retries", INT, 20, "How often a run may be started again, over all fault classes; progress does not refill it."
+    Setting("retries", INT, 20, "How often a run may be started again without net progress, over all fault classes (docs/retries.md); net progress refills it."
             " 0: watch and diagnose, never start again."),
+    Setting("storm", TEXT, "10/1h", "So many restarts within so much time without net progress end the run, whatever `retries` leaves; never = no such rule.",
+            value_name="N/TIME", reach=NOTHING),
+    Setting("max-lost", NUMBER, "", "How many node-hours recovery may cost a run: after a fault, a run that has lost more is not started again (docs/retries.md)."
+            " Empty: no such cap.", value_name="NODE_HOURS"),
+    Setting("deadline", DURATION, "", "How long after its submission a run may still be started again. A start that runs then goes on. Empty: without end."),
+    Setting("escalate", TEXT, "", "What a job that Slurm ends for want of it gets more of at the next try: mem=1.5x after it ran out of host memory, time=2x after a time limit"
+            " without a newer checkpoint; within the partition's limits, twice each (docs/retries.md). Empty: nothing.", value_name="mem=Nx,time=Nx", reach=NOTHING),
     Setting("observe", FLAG, False, "Watch, diagnose and decide, but do nothing; the decisions are shown."),
     Setting("name", TEXT, "", "First half of the run's id; default: the job's name.", scope="once", reach=NOTHING),
     Setting("cluster", TEXT, "", "Which of your own clusters the run is submitted to (docs/cluster.md); none: none of them. Default: that of this host, where no"
@@ -257,6 +264,17 @@ TABLE = (
     Setting("second-opinion-plain-http", FLAG, False, "Let the lines and the key leave this host without encryption.", scope="admin"),
     Setting("second-opinion-limit", DURATION, 20.0, "How long an answer is waited for; then the run goes on without it.", least=1, scope="admin"),
     Setting("second-opinion-per-day", INT, 20, "How many questions may be asked within 24 hours, for all runs of a home.", scope="admin"),
+    Setting("notify", TEXT, "", "File with the addresses that get notices (docs/notices.md), one a line: mail, webhooks, any URL that apprise knows, and a heartbeat-url. Only you may"
+            " be able to read it. Empty: off.", scope="admin", value_name="FILE", reach=READS),
+    Setting("notify-now", TEXT, "gave-up,stalled,finished", "What is told at once: gave-up, stalled, finished, fault, recovered, budget, drained; all; none. The rest is in the daily summary.",
+            scope="admin", value_name="KIND,KIND,...", reach=NOTHING),
+    Setting("notify-summary", TEXT, "08:00", "When the rest is told, once a day, in the local time of the supervisor's host; never = not at all.", scope="admin",
+            value_name="HH:MM", reach=NOTHING),
+    Setting("notify-quiet", TEXT, "", "Hours in which no message leaves, such as 22:00-07:00; what there is to tell waits for their end.", scope="admin",
+            value_name="HH:MM-HH:MM", reach=NOTHING),
+    Setting("notify-per-hour", INT, 6, "How many messages may leave to one address within an hour; the last of them holds all that waits.", least=1, scope="admin"),
+    Setting("notify-stalled-after", DURATION, 3600.0, "How long a run that should train may make no step, or wait to start again, until that is told.", least=60.0,
+            scope="admin"),
     Setting("claim-wait", DURATION, 120.0, "How long a later attempt waits on its node for the run's folder before it gives up."),
     Setting("backoff", DURATION, 5.0, "Pause before a new attempt after a fault that time may heal; doubled each time."),
     Setting("backoff-max", DURATION, 600.0, "Longest such pause."),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
+from ftrun.hooks.runtime.formats import parse_bytes
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.config.node_counts import sizes_of_settings
@@ -79,6 +81,33 @@ def lost_nodes(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
         elif silent[node].held_s(snapshot.mono_s) >= SILENT_FOR_S or row.state in GIVEN_UP:
             found.append(node)
     return tuple(found)
+
+
+def asked_resource(ctx: RunContext, key: str) -> policy_input.AskedResource | None:
+    """What the job asked for of `mem` or `time`, and its partition's limit; None where Slurm does not tell, or the job is
+    an array or heterogeneous. Raises SlurmError.
+    """
+    details = ctx.services.cluster.details(ctx.attempt.job) if ctx.attempt.job.isdigit() else None
+    if details is None or ctx.submission.get("array") or "HetJobId" in details.fields:
+        return None
+    try:
+        partitions = ctx.services.cluster.partitions()
+    except RefusedForGood:  # a site may hide its partitions
+        partitions = {}
+    mine = partitions.get(details.fields.get("Partition", ""))
+    if key == "time":
+        if details.time_limit_s is None:
+            return None
+        most_s = mine.max_time_s if mine is not None else None
+        return policy_input.AskedResource(
+            "time", details.time_limit_s / 60.0, None if most_s is None else most_s / 60.0
+        )
+    for field, option in (("MinMemoryNode", "mem"), ("MinMemoryCPU", "mem-per-cpu")):
+        with contextlib.suppress(ValueError):
+            if amount_bytes := parse_bytes(details.fields.get(field, "")):
+                most = mine.max_memory_mib if mine is not None and option == "mem" else None
+                return policy_input.AskedResource(option, amount_bytes / 2**20, most)
+    return None
 
 
 def newest_checkpoint(ctx: RunContext) -> str:

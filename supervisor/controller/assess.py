@@ -9,8 +9,9 @@ divergence in the log mark the checkpoints that the run must not resume from.
 from __future__ import annotations
 
 from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.records import replace
 from ftrun.supervisor.config.settings import number_of
-from ftrun.supervisor.context.cluster_view import cluster_view, newer_checkpoint
+from ftrun.supervisor.context.cluster_view import asked_resource, cluster_view, newer_checkpoint
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import agent_link, arrays, finish, gather_facts, missing_jobs, observe
 from ftrun.supervisor.diagnosis import checkpoint_blame
@@ -78,6 +79,8 @@ def _case(ctx: RunContext, facts: Facts, diagnosis: Diagnosis) -> policy_input.P
         common=ctx.services.ledger.common_cause(ctx.run, diagnosis, ctx.snapshot.now_s),
         unseen=ctx.run_dir if _unseen(ctx) else "",
     )
+    if key := decide.wanted_more(case.limits.escalate, diagnosis, saved=case.saved):
+        case = replace(case, asked=asked_resource(ctx, key))
     return arrays.with_task_diagnoses(ctx, case, facts) if attempt.failed_tasks else case
 
 
@@ -205,6 +208,7 @@ def _journal_ruling(ctx: RunContext, case: policy_input.PolicyInput, ruling: pol
         "signature": case.diagnosis.signature,
         "spent": dict(ruling.spent),
         "retries": ruling.retries,
+        "progress_at_s": case.progress_at_s,
         "step": case.step,
         "checkpoint": case.checkpoint,
         "used": {} if case.progressed else dict(case.run.rungs),

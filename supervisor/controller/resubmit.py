@@ -282,6 +282,7 @@ def _spec(
         anyway=decide.are_checks_waived(decision, run.spent),
         spares=spares,
         size=size,
+        more=run.more,
     )
 
 

@@ -28,7 +28,6 @@ from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.slurm.sandbox.plan import SandboxError
-from ftrun.supervisor.controller import drain
 from ftrun.supervisor.drill import injector, readers, verdict, workload
 from ftrun.supervisor.drill import scenario as drill_scenario
 from ftrun.supervisor.drill.injector import Injector
@@ -38,7 +37,8 @@ from ftrun.supervisor.drill.timeline import Event, Row, Timeline
 from ftrun.supervisor.drill.verdict import Check
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.store import journal
+from ftrun.supervisor.nodes import spool
+from ftrun.supervisor.store import journal_tail
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 POLL_S = 0.25
@@ -168,7 +168,7 @@ class Drill:
         self._published, self._staging = self.folder / "published", scenario.stage or Staging()
         self._faults: list[dict[str, Any]] = []
         self._events: list[Event] = []
-        self._journals = journal.RunReader()
+        self._journals = journal_tail.RunReader()
         self._on_event = on_event
         self._began_s = time.monotonic()
         self._timeline = Timeline()
@@ -275,7 +275,7 @@ class Drill:
 
     def _runs(self) -> list[model_run.Run]:
         return [
-            drain.with_answers(self._journals.run(run_dir), time.time())
+            spool.with_answers(self._journals.run(run_dir), time.time())
             for run_dir in store_run_dir.run_dirs(str(self.home))
         ]
 

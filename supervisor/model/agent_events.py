@@ -79,6 +79,7 @@ def without_last_decision(run: Run, incident_id: str) -> Run:
         run,
         spent=known.spent,
         retries=known.retries,
+        progress_at_s=known.progress_at_s,
         best_step=known.best_step,
         best_checkpoint=known.best_checkpoint,
     )
@@ -227,6 +228,7 @@ def _decided(run: Run, record: Record) -> Run:
         run,
         spent=spent,
         retries=retries,
+        progress_at_s=run.progress_at_s if late else data.get("progress_at_s", run.progress_at_s),
         rungs=run.rungs if late else dict(data.get("used", {})),
         **progress_after(run.best_step, run.best_checkpoint, data),
         excluded=run.excluded_after(record),
@@ -264,6 +266,8 @@ def _growth(run: Run, record: Record) -> Run:
     return replace(
         run,
         spent=dict(data.get("spent", run.spent)),
+        retries=data.get("retries", run.retries),
+        progress_at_s=data.get("progress_at_s", run.progress_at_s),
         rungs=dict(data.get("used", run.rungs)),
         best_step=max_step(run.best_step, data.get("step")),
         best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
@@ -324,6 +328,16 @@ def _phase(name: str) -> Callable[[Run, Record], Run]:
         return run
 
     return apply
+
+
+def _first_step(run: Run, record: Record) -> Run:
+    """Note when the next start made its first step, and which one that was."""
+    wanted = record["data"].get("incident", "")
+    known = next((one for one in run.incidents if one.id == wanted), None)
+    if known is None or known.first_step_at_s is not None:
+        return run
+    run = _changed(run, wanted, first_step=record["data"].get("step"))
+    return _with_phase(run, wanted, "first_step_at_s", _at_s(record))
 
 
 def _stays(run: Run, record: Record) -> Run:
@@ -434,7 +448,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "start.stopped": _phase("stopped_at_s"),
     "start.placed": _phase("placed_at_s"),
     "rank.again": _phase("running_again_at_s"),
-    "start.first-step": _phase("first_step_at_s"),
+    "start.first-step": _first_step,
     "companion.intended": _companion_intended,
     "companion.submitted": _companion("submitted"),
     "companion.here": _companion("here"),

@@ -231,7 +231,7 @@ def _progress(run: Run, record: Record) -> Run:
     run = run.with_attempt(**_progressed(record))
     last = run.incidents[-1] if run.incidents else None
     if data.get("first_step") and last is not None and last.first_step_at_s is None and last.awaits_launch:
-        incident = last.with_phase("first_step_at_s", record["at"])
+        incident = replace(last.with_phase("first_step_at_s", record["at"]), first_step=data.get("step"))
         run = replace(run, incidents=(*run.incidents[:-1], incident))
     return run
 
@@ -305,7 +305,7 @@ def _resumed(run: Run, record: Record) -> Run:
     if run.given_up and run.attempts:
         again = {task for lot in run.given_up for task in lot.tasks}
         run = run.with_attempt(failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *again})))
-    return replace(run, given_up=(), spent={}, rungs={}, retries=0)
+    return replace(run, given_up=(), spent={}, rungs={}, retries=0, resumed_at_s=float(record["at"]))
 
 
 def _given_up(run: Run, record: Record) -> Run:
@@ -389,10 +389,12 @@ def _decided(run: Run, record: Record) -> Run:
         decision=data,
         spent=spent,
         retries=data["retries"],
+        progress_at_s=data.get("progress_at_s", run.progress_at_s),
         rungs=data.get("used", run.rungs),
         **progress_after(run.best_step, run.best_checkpoint, data),
         excluded=run.excluded_after(record),
         sizes_aside=(*run.sizes_aside, data["aside"]) if data.get("aside") else run.sizes_aside,
+        more={**run.more, **data.get("more", {})},
     )
     if run.attempts:
         run = run.with_attempt(judged=record["launch"])

@@ -355,6 +355,7 @@ class Budgets:
     retries: int
     best_step: int | None
     best_checkpoint: str
+    progress_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +379,7 @@ class Incident:
     decided_at_s: float | None = None
     running_again_at_s: float | None = None
     first_step_at_s: float | None = None
+    first_step: int | None = None  # which one that was: what lies between it and `step` is done once more
     start: int = 1  # which start of the script failed, within its launch
     stopped_at_s: float | None = None  # inside the allocation: nothing of that start is left on its nodes ...
     placed_at_s: float | None = None  # ... and the nodes of the next one are chosen
@@ -460,11 +462,16 @@ class Run:
     incidents: tuple[Incident, ...] = ()
     excluded: tuple[Exclusion, ...] = ()
     spent: Mapping[str, int] = field(default_factory=dict)  # class -> since the last refill
-    retries: int = 0  # against the ceiling, never refilled
+    retries: int = 0  # against the ceiling: since the last net progress
+    progress_at_s: float | None = None  # when that was seen; None = never, or by an older release
+    resumed_at_s: float = 0.0  # when a person last resumed it with fresh budgets
     rungs: Mapping[str, int] = field(default_factory=dict)  # rung of the ladder -> used since the last refill
     best_step: int | None = None
     best_checkpoint: str = ""
     sizes_aside: tuple[int, ...] = ()  # sizes that provoked a fault
+    more: Mapping[str, str] = field(
+        default_factory=dict
+    )  # options of sbatch that replace the user's: `escalate`
     set_aside: tuple[tuple[str, str], ...] = ()  # (path, stamp) of checkpoints that a start failed to load
     poisoned: tuple[Divergence, ...] = ()  # what trainings that diverged have saved
     drained: tuple[str, ...] = ()
@@ -512,7 +519,7 @@ class Run:
     @property
     def budgets(self) -> Budgets:
         """What is used up by now."""
-        return Budgets(self.spent, self.retries, self.best_step, self.best_checkpoint)
+        return Budgets(self.spent, self.retries, self.best_step, self.best_checkpoint, self.progress_at_s)
 
     @property
     def job_ids(self) -> tuple[str, ...]:

@@ -313,6 +313,9 @@ class Decision:
     fresh: bool = False  # no checkpoint may be loaded, and the next start begins from nothing all the same
     anyway: bool = False  # the next script starts whatever the checks before it find
     aside: int = 0  # a size of the run that provoked the fault, and is not used again; 0 = none
+    more: Mapping[str, str] = field(
+        default_factory=dict
+    )  # options of sbatch from now on, such as mem -> 768M
     advice: str = ""
     notes: tuple[str, ...] = ()  # what was considered on the way, for `explain`
 

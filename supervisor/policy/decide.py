@@ -8,8 +8,8 @@ while it waits: it may start without us, but not for free. Once it has started, 
 it before it shows a fault of its own.
 
 Budgets. Each class may fail so often without progress (CLASS_RULES, settings `budget-<class>`). Progress (a
-newer complete checkpoint, or a step beyond the highest so far) refills the budget. `retries` is the ceiling
-over all classes, and nothing refills it. A class without retries by default gets one where the diagnosis
+newer complete checkpoint, or a step beyond the highest so far) refills the budget. The ceiling over all
+classes stands in `ceiling`. A class without retries by default gets one where the diagnosis
 proves that another try makes sense (a neighbour took the memory), and as many as the user asks for by
 `budget-<class>`.
 
@@ -24,6 +24,7 @@ run stops, and the reason says how sure the diagnosis is and which setting tries
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,13 +44,15 @@ from ftrun.supervisor.model.types import (
     Blame,
     ClassRule,
     Decision,
+    Diagnosis,
     FaultClass,
 )
-from ftrun.supervisor.policy import elastic
+from ftrun.supervisor.policy import ceiling, elastic
+from ftrun.supervisor.policy.ceiling import BROKEN_NODES, HOLD_BUDGET
 from ftrun.supervisor.policy.node_placement import add_node_decisions
 from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
 
-HOLD_BUDGET = "preflight"
+ESCALATIONS_MAX = 2
 HELD_STATES = frozenset({"SPECIAL_EXIT", "REQUEUE_HOLD"})
 """States of a job that waits in the queue until somebody releases it."""
 HOLDS_MAX = 5
@@ -65,7 +68,7 @@ def decide(case: PolicyInput) -> Ruling:
     else:  # pragma: no cover - the last rule always answers
         raise AssertionError("no rule answered")
     spent = dict(case.spent)
-    retries = case.run.retries
+    retries = case.retries
     if decision.kind == "stop" and case.running_again and rule not in _LAST_WORDS:
         reason = f"{decision.reason}; yet Slurm has started the job again, and a launch that shows no fault is not ended"
         return _vetoed(case, Ruling(Decision("keep", reason), spent, retries))
@@ -74,10 +77,10 @@ def decide(case: PolicyInput) -> Ruling:
         reason = f"{decision.reason}; no checkpoint may be loaded, and {lost} of training are lost by beginning from nothing"
         decision = replace(decision, reason=reason, fresh=True)
     if decision.kind == "resubmit":
-        retries += 0 if decision.spends == HOLD_BUDGET else 1
-        decision = decision if decision.aside else add_node_decisions(case, decision)
+        retries += 0 if decision.spends == HOLD_BUDGET or ceiling.is_free(case) else 1
+        decision = decision if decision.aside or decision.more else add_node_decisions(case, decision)
     elif decision.kind == "keep" and case.diagnosis.fault is not FaultClass.HEALTHY:
-        retries += 1
+        retries += 0 if ceiling.is_free(case) else 1
     if decision.spends:
         spent[decision.spends] = spent.get(decision.spends, 0) + 1
     if decision.spends == HOLD_BUDGET:
@@ -162,6 +165,34 @@ def _held_by_checks(case: PolicyInput) -> Decision | None:
     return Decision("resubmit", case.summary, spends=HOLD_BUDGET)
 
 
+def _with_more(case: PolicyInput) -> Decision | None:
+    """The user said that a job which ran out of memory or time may have more (`escalate`)."""
+    key = wanted_more(case.limits.escalate, case.diagnosis, saved=case.saved)
+    if not key or case.asked is None or ceiling.ceiling_reached(case):
+        return None
+    option, amount, most = case.asked.option, case.asked.amount, case.asked.most
+    lately = [one for one in case.earlier if (one.decided_at_s or 0.0) >= case.run.resumed_at_s]
+    used = sum(option in one.decision.get("more", {}) for one in lately)
+    wanted = amount * case.limits.escalate[key]
+    given = math.floor(min(wanted, most)) if most is not None else math.ceil(wanted)
+    if used >= ESCALATIONS_MAX or given <= amount:
+        return None
+    unit = "M" if key == "mem" else ""
+    capped = ", the most that the partition allows" if most is not None and given < wanted else ""
+    reason = f"once more with --{option}={given}{unit} in place of {amount:.0f}{unit} ({used + 1} of {ESCALATIONS_MAX}{capped})"
+    spends = FaultClass.TIMELIMIT.value if key == "time" else ""
+    return Decision("resubmit", f"{case.summary}: {reason}", spends=spends, more={option: f"{given}{unit}"})
+
+
+def wanted_more(escalate: Mapping[str, float], found: Diagnosis, *, saved: bool) -> str:
+    """mem or time, if the job ran out of it and the user lets it have more; else "". A neighbour that took the memory is
+    no reason.
+    """
+    short = {FaultClass.OOM_HOST: "mem", FaultClass.TIMELIMIT: "time"}.get(found.fault, "")
+    passes = found.retry if short == "mem" else saved
+    return short if short in escalate and not passes else ""
+
+
 def _time_limit(case: PolicyInput) -> Decision | None:
     """One time limit without a newer checkpoint may be bad luck; two mean a setting that cannot work."""
     if case.diagnosis.fault is not FaultClass.TIMELIMIT or case.saved:
@@ -184,7 +215,7 @@ def _left_to_slurm(case: PolicyInput) -> Decision | None:
     harmless = {FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.UNKNOWN}
     if case.diagnosis.fault not in harmless or case.culprits or case.attempt.adopted:
         return None  # without batch.sh, an adopted job would begin from nothing
-    if case.run.retries >= case.limits.retries or _used(case) >= _allowed(case):
+    if ceiling.ceiling_reached(case) or _used(case) >= _allowed(case):
         return None
     return Decision("keep", reason, spends=_spends(case))
 
@@ -200,10 +231,8 @@ def _held_by_slurm(case: PolicyInput) -> bool:
 
 
 def _size_is_to_blame(case: PolicyInput) -> Decision | None:
-    if case.run.retries >= case.limits.retries:
-        return None
     size = elastic.size_to_exclude(case, sizes_of_settings(case.run.settings))
-    if not size:
+    if not size or ceiling.ceiling_reached(case):
         return None
     return Decision("resubmit", f"{case.summary}: only at {size} nodes, not used again", aside=size)
 
@@ -227,7 +256,7 @@ def _once_more(case: PolicyInput) -> Decision | None:
     which of the two is broken.
     """
     loading = case.diagnosis.loading
-    if loading is None or loading.verdict != AGAIN or case.run.retries >= case.limits.retries:
+    if loading is None or loading.verdict != AGAIN or ceiling.ceiling_reached(case):
         return None
     return Decision("resubmit", f"{case.summary}: before the first step, once more from the same checkpoint")
 
@@ -303,14 +332,19 @@ def _deterministic(case: PolicyInput) -> Decision | None:
     now, then = set(case.culprits or case.attempt.nodes), set(before.nodes or before.attempt_nodes)
     if now & then and case.diagnosis.blame is not Blame.JOB:
         return None
+    times = 2
+    if case.diagnosis.fault in BROKEN_NODES and ceiling.is_recent(case):
+        times = 3  # of thousands of nodes, two may break in one step
+        if [(i.signature, i.step) for i in case.earlier[-2:]] != [(before.signature, before.step)] * 2:
+            return None
     where = "the job's own, not a node's" if now & then else "on different nodes"
-    return _stop(case, f"{case.summary}: the same failure twice at step {case.step}, {where}")
+    often = "twice" if times == 2 else "three times"
+    return _stop(case, f"{case.summary}: the same failure {often} at step {case.step}, {where}")
 
 
 def _ceiling(case: PolicyInput) -> Decision | None:
-    if case.run.retries >= case.limits.retries:
-        return _stop(case, f"{case.summary}; all {case.limits.retries} retries are used up")
-    return None
+    reached = ceiling.ceiling_reached(case)
+    return _stop(case, f"{case.summary}; {reached}") if reached else None
 
 
 def _budget(case: PolicyInput) -> Decision | None:
@@ -336,7 +370,13 @@ def _allowed(case: PolicyInput) -> int:
         return max(case.limits.budget(fault), 1)
     if _unsure(case):
         return case.limits.budgets.get(fault.value, 1)
-    return case.limits.budget(fault)
+    allowed = case.limits.budget(fault)
+    own = fault.value in case.limits.budgets  # the user's own number holds
+    return (
+        max(allowed, ceiling.RECENT_BUDGET)
+        if allowed and not own and ceiling.is_coincidence(case)
+        else allowed
+    )
 
 
 def _spends(case: PolicyInput) -> str:
@@ -381,6 +421,7 @@ RULES: tuple[Callable[[PolicyInput], Decision | None], ...] = (
     _cancelled,
     _watch_only,
     _held_by_checks,
+    _with_more,
     _time_limit,
     _left_to_slurm,
     _size_is_to_blame,

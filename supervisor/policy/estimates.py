@@ -14,12 +14,13 @@ checkpoint that ftrun asks for before the limit.
 from __future__ import annotations
 
 import math
+from itertools import zip_longest
 from statistics import median
 from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config.settings import number_of
-from ftrun.supervisor.model.run import Attempt, Run
+from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.stop_conditions import TIME_LIMIT_MARGIN_S
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.policy.save_request import LIMIT_SHARE
@@ -27,6 +28,9 @@ from ftrun.supervisor.policy.save_request import LIMIT_SHARE
 F = FaultClass
 NOT_FAULTS = frozenset({F.HEALTHY, F.CANCELLED, F.TIMELIMIT, F.USER_CODE, F.DATA, F.CONFIG})
 """What a person caused or must fix is not random; a time limit is planned."""
+
+_COST_NOTHING = frozenset({F.HEALTHY, F.CANCELLED, F.PREEMPTED})
+"""Ends that are no fault, or for which others took the nodes."""
 
 PRIOR = "llama3-16k"
 PRIOR_EVENTS, PRIOR_NODE_DAYS = 419, 2048 * 54
@@ -75,6 +79,50 @@ def _node_s(attempt: Attempt, run: Run, now_s: float) -> float:
     return sum(
         max(0.0, min(end_s, over) - at_s) * size for (at_s, size), end_s in zip(sizes, ends, strict=True)
     )
+
+
+def lost_node_hours(run: Run, now_s: float) -> float:
+    """Node-hours that faults have cost since the run was submitted, or resumed by a person.
+
+    From the first sign of a fault to the end of its start, from the next start to its first new step (inside
+    the allocation the time in between, too), and the steps that are made once more, at the usual time of a
+    step; never more of these than the failed start ran. Time in the queue holds no nodes.
+    """
+    faults = [one for one in run.incidents if one.fault not in _COST_NOTHING]
+    counted = [one for one in faults if (one.decided_at_s or one.diagnosed_at_s) >= run.resumed_at_s]
+    lost_s = sum(
+        _lost_s(run, one, following, now_s) * len(one.attempt_nodes)
+        for one, following in zip_longest(counted, counted[1:])
+        if one is not None
+    )
+    return lost_s / 3600.0
+
+
+def _lost_s(run: Run, one: Incident, following: Incident | None, now_s: float) -> float:
+    owner = next((attempt for attempt in run.attempts if attempt.number == one.attempt), None)
+    decided_s = one.decided_at_s or one.diagnosed_at_s
+    ended_s = one.ended_at_s or decided_s
+    lost_s = max(0.0, ended_s - one.began_at_s)
+    again_s = one.running_again_at_s
+    back_s = one.first_step_at_s
+    if back_s is None and following is not None and following.step is None and one.step is not None:
+        back_s = following.began_at_s  # that start never made a step
+    if one.inside:
+        alive = following is None and not run.final
+        lost_s += max(0.0, (back_s or again_s or (now_s if alive else decided_s)) - ended_s)
+    elif again_s is not None and back_s is not None:
+        lost_s += max(0.0, back_s - again_s)
+    if owner is None or one.step is None or one.first_step is None or owner.step_s is None:
+        return lost_s
+    redone_s = max(0, one.step - one.first_step + 1) * owner.step_s
+    return lost_s + min(redone_s, start_ran_s(owner, one.launch, one.start, one.began_at_s))
+
+
+def start_ran_s(attempt: Attempt, launch: int, start: int, ended_s: float) -> float:
+    """How long a start ran, in seconds; 0 where nobody knows when it began."""
+    known = (one.begun_at_s for one in attempt.begun if (one.launch, one.number) == (launch, start))
+    begun_s = next(known, attempt.starts.get(launch))
+    return 0.0 if begun_s is None else max(0.0, ended_s - begun_s)
 
 
 def restart_s(run: Run) -> float | None:

@@ -9,14 +9,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from ftrun.hooks.checkpoints.names import step_of
 from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.config.settings import number_of, parse_policy_rule
+from ftrun.supervisor.config.settings import (
+    number_of,
+    parse_escalation,
+    parse_policy_rule,
+    parse_storm,
+    text_of,
+)
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Diagnosis, FaultClass, Source
+from ftrun.supervisor.policy.estimates import start_ran_s
 
 FROM_ZERO_TRIES = 3  # in a row
 EXCLUDE_FOR_MIN_S = 60.0  # at least the next attempt avoids the node
+
+OUTLIVED_S = 1800.0
+ALIKE = (
+    0.8,
+    1.25,
+)  # a start that ran so many times as long as the one before failed after about the same time
 
 PROOF_SOURCES = frozenset({Source.SLURM, Source.KERNEL, Source.CHECK})
 EXCLUDE_SOURCES = PROOF_SOURCES | {Source.REPORT}  # enough to exclude a node from this run, not to drain it
@@ -27,6 +41,10 @@ class PolicyLimits:
     """The settings of the policy. Shares are 0..1 of the nodes of the partition."""
 
     retries: int = 20
+    storm: tuple[int, float] | None = (10, 3600.0)  # so many retries within so many seconds
+    max_lost_node_h: float | None = None
+    deadline_s: float = 0.0  # after submission; 0 = none
+    escalate: Mapping[str, float] = field(default_factory=dict)  # mem, time -> so many times as much
     budgets: Mapping[str, int] = field(default_factory=dict)
     exclude_for_s: float = 86_400.0
     exclude_cap: float = 0.10
@@ -105,6 +123,17 @@ class ClusterView:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedResource:
+    """What a job asked for of one resource: by which option of sbatch, how much, and the most that it may (MiB, or minutes;
+    None = no limit is known).
+    """
+
+    option: str
+    amount: float
+    most: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyInput:
     """Everything that one decision is based on.
 
@@ -132,6 +161,7 @@ class PolicyInput:
     no_checkpoint: str = ""
     own_checkpoints: bool = False
     unseen: str = ""
+    asked: AskedResource | None = None  # what the job ran out of, where `escalate` may ask for more
 
     @property
     def trained_s(self) -> float:
@@ -174,6 +204,62 @@ class PolicyInput:
         return self.step is not None and (self.run.best_step is None or self.step > self.run.best_step)
 
     @property
+    def net_progress(self) -> bool:
+        """The next start begins further on than any start before.
+
+        Measured against all of the history, so that neither a start from nothing nor a checkpoint that is
+        written again counts twice: a newer checkpoint whose number is above all earlier ones; without a number,
+        or where no checkpoint was ever seen, a step above all earlier ones.
+        """
+        saves = [path for one in self.earlier if (path := str(one.decision.get("checkpoint") or ""))]
+        if self.checkpoint or self.run.best_checkpoint or saves:
+            if not self.checkpoint:
+                return False
+            number = step_of(self.checkpoint)
+            if number is not None:
+                return all(number > one for one in map(step_of, saves) if one is not None)
+        if self.step is None:
+            return self.outlived
+        steps = (self.run.best_step, *(one.step for one in self.earlier))
+        return all(self.step > one for one in steps if one is not None)
+
+    @property
+    def outlived(self) -> bool:
+        """Whether a start of a run that never showed a step ran for longer than a crash loop does.
+
+        Such a run has only the time that its starts last. A failure of the same kind after about the same time
+        as the one before is no bad luck, however late it comes.
+        """
+        run, attempt, before = self.run, self.attempt, self.before
+        steps = (self.step, run.best_step, *(one.step for one in run.incidents))
+        if attempt.failed_tasks or attempt.tasks or any(step is not None for step in steps):
+            return False
+        launch = attempt.launch
+        ended_s = launch.end.slurm_at_s or launch.end.at_s or self.now_s
+        ran_s = start_ran_s(attempt, launch.number, launch.start.number, ended_s)
+        if ran_s < OUTLIVED_S:
+            return False
+        found = self.diagnosis.fault
+        if before is None or found in (FaultClass.PREEMPTED, FaultClass.TIMELIMIT):  # others set their time
+            return True
+        owner = next((one for one in run.attempts if one.number == before.attempt), None)
+        if owner is None or (before.fault, before.signature) != (found.value, self.diagnosis.signature):
+            return True
+        failed_s = before.ended_at_s or before.diagnosed_at_s
+        lasted_s = start_ran_s(owner, before.launch, before.start, failed_s)
+        return not ALIKE[0] * lasted_s <= ran_s <= ALIKE[1] * lasted_s
+
+    @property
+    def retries(self) -> int:
+        """The restarts since the last net progress, before this decision."""
+        return 0 if self.net_progress else self.run.retries
+
+    @property
+    def progress_at_s(self) -> float | None:
+        """When net progress was seen last (Unix seconds); None = never, or by a release that did not note it."""
+        return self.now_s if self.net_progress else self.run.progress_at_s
+
+    @property
     def paid_by(self) -> FaultClass:
         """The class whose budget pays for a retry. What only a second opinion says is unknown all the same."""
         return self.diagnosis.fault if self.diagnosis.opinion is None else FaultClass.UNKNOWN
@@ -197,22 +283,23 @@ class PolicyInput:
     @property
     def spent(self) -> Mapping[str, int]:
         """The used budgets, after a refill by progress. Steps that were not saved do not excuse a time limit."""
-        if not self.progressed:
+        if not self.progressed and not self.outlived:
             return self.run.spent
         if self.saved:
             return {}
         return {k: v for k, v in self.run.spent.items() if k == FaultClass.TIMELIMIT.value}
 
     @property
+    def earlier(self) -> list[Incident]:
+        """The incidents before this one."""
+        launch = self.attempt.launch
+        present = (self.attempt.number, launch.number, launch.start.number)
+        return [one for one in self.run.incidents if (one.attempt, one.launch, one.start) != present]
+
+    @property
     def before(self) -> Incident | None:
         """The incident before this one."""
-        earlier = [
-            i
-            for i in self.run.incidents
-            if (i.attempt, i.launch, i.start)
-            != (self.attempt.number, self.attempt.launch.number, self.attempt.launch.start.number)
-        ]
-        return earlier[-1] if earlier else None
+        return self.earlier[-1] if self.earlier else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +325,10 @@ def limits_from(settings: Mapping[str, Any]) -> PolicyLimits:
     budgets |= {name: value for name, key, value in told if key == "budget" and isinstance(value, int)}
     return PolicyLimits(
         retries=int(number_of(settings, "retries")),
+        storm=parse_storm(text_of(settings, "storm")),
+        max_lost_node_h=float(settings["max-lost"]) if settings.get("max-lost", "") != "" else None,
+        deadline_s=float(settings.get("deadline") or 0.0),
+        escalate=parse_escalation(str(settings.get("escalate") or "")),
         budgets=budgets,
         exclude_for_s=number_of(settings, "exclude-for"),
         exclude_cap=number_of(settings, "exclude-cap"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.supervisor.config.recovery_order import RungRules, rung_rules_from
 from ftrun.supervisor.config.rungs import IN_PLACE, Rung, inapplicable_rungs
 from ftrun.supervisor.config.settings import format_value
@@ -48,7 +49,9 @@ def what_if(
         proven = fault in (F.OOM_GPU, F.OOM_HOST)
         unless = ", unless a sick device or a neighbour is proven to be why" if proven else ""
         guess = f"; where that is less than {UNSURE:g} sure and the script had made steps, once more"
-        return [("stop", f"trying again cannot succeed{unless}{guess}")]
+        more = fault is F.OOM_HOST and "mem" in limits.escalate
+        again_rows = [("resubmit", "with more memory, twice at most (escalate)")] if more else []
+        return [*again_rows, ("stop", f"trying again cannot succeed{unless}{guess}")]
     order, off = rungs.order(fault, signature), inapplicable_rungs(settings)
     shown = (
         [] if fault in ENDS_ALLOCATION else [*order[:-1], *(rung for rung in IN_PLACE if rung not in order)]
@@ -126,7 +129,11 @@ _WHEN = {
 
 
 def _end(limits: PolicyLimits, fault: FaultClass) -> str:
-    budget, ceiling = limits.budget(fault), f"after {limits.retries} retries in all"
+    storm = f" or {limits.storm[0]} within {duration_text(limits.storm[1])}" if limits.storm else ""
+    budget, ceiling = (
+        limits.budget(fault),
+        f"after {limits.retries} retries{storm} without net progress in all",
+    )
     if budget >= UNLIMITED:
         return ceiling
     retries = "1 retry" if budget <= 1 else f"{budget} retries"

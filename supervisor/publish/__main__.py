@@ -36,8 +36,15 @@ def _metrics(home: str, config: Config, _env: Mapping[str, str]) -> Publisher:
     return Metrics(home, folder=folder, port=port)
 
 
+def _notices(home: str, config: Config, _env: Mapping[str, str]) -> Publisher:
+    from ftrun.supervisor.publish.notices import Notices
+
+    return Notices.of(home, config)
+
+
 PUBLISHERS: Mapping[str, tuple[tuple[str, ...], Maker]] = {
     "metrics": (("metrics-folder", "metrics-port"), _metrics),
+    "notices": (("notify",), _notices),
 }
 """Name -> the settings any of which asks for it (`process.ASKING`), and what makes it of home, settings, environment."""
 
@@ -59,13 +66,15 @@ def main() -> int:
         say({"settings": str(error)})
         return 2
     folder = os.path.join(home, FOLDER)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
     while True:
-        with lock_service(folder) as alone:
-            if alone:
-                publish(Follower(home, publishers), publishers)
-                return 0
-        say({"publisher": "another process publishes for this home"})
+        try:
+            with lock_service(folder) as alone:
+                if alone:
+                    publish(Follower(home, publishers), publishers)
+                    return 0
+            say({"publisher": "another process publishes for this home"})
+        except OSError as error:
+            say({"publisher": f"{error.filename or folder}: {error.strerror}"})
         if wait_for_supervisor(PERIOD_S) is False:
             return 0
 

@@ -216,6 +216,8 @@ class Metrics(Publisher):
         """Note why something cannot be done, or that it was."""
         try:
             yield
+        except FileNotFoundError:
+            self._trouble[what] = f"{os.path.dirname(subject)} does not exist"
         except OSError as error:
             self._trouble[what] = f"{subject}: {error.strerror}"
         else:

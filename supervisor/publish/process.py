@@ -26,7 +26,7 @@ END_WAIT_S = 3.0
 SAID_MAX_BYTES = 1 << 16
 SETTINGS_EVERY_S = 60.0  # how often the settings are read
 
-ASKING: tuple[str, ...] = ("metrics-folder", "metrics-port")
+ASKING: tuple[str, ...] = ("metrics-folder", "metrics-port", "notify")
 """The settings any of which asks for the process."""
 
 
@@ -58,7 +58,13 @@ class PublishProcess:
         self.problems: Mapping[str, str] = {}
 
     def look(self) -> None:
-        """Start it where it is due, hear what it says, end it where it is silent. Never waits."""
+        """Start it where it is due, hear what it says, end it where it is silent. Never waits, never raises."""
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - no mistake here may cost the supervision of a run
+            self._note(f"{type(error).__name__}: {error}")
+
+    def _look(self) -> None:
         now_s = self._clock()
         if now_s - self._asked_s >= SETTINGS_EVERY_S:
             self._asked_s = now_s

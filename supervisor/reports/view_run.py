@@ -170,6 +170,8 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "step": attempt.last_step if attempt and attempt.last_step is not None else run.best_step,
         "retries_used": run.retries,
         "retries_left": max(0, limits_from(run.settings).retries - run.retries),
+        "net_progress_at": run.progress_at_s,
+        "caps": _caps(run, now_s),
         "inside": _inside(attempt, _full(run)) if attempt else _NOTHING_INSIDE,
         "growth": _growth(run),
         "companions": [companion_facts(one) for one in attempt.companions if not one.gone] if attempt else [],
@@ -277,6 +279,7 @@ def run_facts(run: Run, now_s: float) -> dict[str, Any]:
             "attempts": [attempt_facts(a, _full(run)) for a in run.attempts],
             "incidents": [incident_facts(i) for i in run.incidents],
             "budgets": budgets(run),
+            "escalated": dict(run.more),
             "exclusions": [
                 {"node": e.node, "until": e.until_s, "why": e.why} for e in run.excluded if e.until_s > now_s
             ],
@@ -380,6 +383,26 @@ def budgets(run: Run) -> dict[str, dict[str, int | None]]:
         if used or (fault in CLASS_RULES and 0 < total < UNLIMITED):
             table[fault.value] = {"used": used, "of": total if total < UNLIMITED else None}
     return table
+
+
+def _caps(run: Run, now_s: float) -> dict[str, float | None]:
+    limits = limits_from(run.settings)
+    return {
+        "lost_node_hours": round(estimates.lost_node_hours(run, now_s), 3),
+        "max_lost_node_hours": limits.max_lost_node_h,
+        "deadline_at": run.created_at_s + limits.deadline_s if limits.deadline_s else None,
+    }
+
+
+def caps_text(row: Mapping[str, Any]) -> str:
+    """What the user's caps leave of a run; "" without any."""
+    caps, told = row["caps"], []
+    if caps["max_lost_node_hours"] is not None:
+        lost, most = caps["lost_node_hours"], caps["max_lost_node_hours"]
+        told.append(f"recovery has cost {lost:,.1f} of {most:,g} node-hours")
+    if caps["deadline_at"] is not None:
+        told.append(f"not started again after {clock_text(caps['deadline_at'])}")
+    return "; ".join(told)
 
 
 def _between(start_s: float | None, end_s: float | None) -> float | None:

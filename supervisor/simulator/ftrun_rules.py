@@ -66,7 +66,9 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
 def stop_reason(decision: Decision, case: PolicyInput) -> str:
     """Why it stopped, without nodes and steps, so that seeds can be summed up."""
     last = decision.reason.rpartition("; ")[2]
-    return last if "retries" in last else f"{case.diagnosis.fault.value}: not tried again"
+    if "(--ft-max-lost)" in last:
+        return "recovery has cost more than --ft-max-lost"
+    return last if "retries" in last or "--ft-" in last else f"{case.diagnosis.fault.value}: not tried again"
 
 
 FENCE_S = 30.0
@@ -428,6 +430,7 @@ class FtrunRules:
             "signature": case.diagnosis.signature,
             "spent": dict(ruling.spent),
             "retries": ruling.retries,
+            "progress_at_s": case.progress_at_s,
             "step": case.step,
             "checkpoint": case.checkpoint,
             "used": {} if case.progressed else dict(case.run.rungs),

@@ -160,7 +160,7 @@ def read_run(run_dir: str) -> list[Record]:
     """All records of a run that count, oldest first. Raises JournalDamaged or JournalTooNew; a run without
     any record yields an empty list.
     """
-    return _counted(_read_files(run_dir))
+    return [record for records in read_files(run_dir).values() for _, record in records]
 
 
 def read_files(run_dir: str) -> dict[str, list[tuple[int, Record]]]:
@@ -168,11 +168,6 @@ def read_files(run_dir: str) -> dict[str, list[tuple[int, Record]]]:
     files = _read_files(run_dir)
     limits = _limits(files)
     return {name: [one for one in files[name].records if one[0] <= limits[name]] for name in files}
-
-
-def _counted(files: dict[str, _File]) -> list[Record]:
-    limits = _limits(files)
-    return [record for name in files for end, record in files[name].records if end <= limits[name]]
 
 
 def read_readable(run_dir: str) -> tuple[list[Record], list[str]]:
@@ -190,58 +185,6 @@ def load_run(run_dir: str) -> Run:
     from ftrun.supervisor.model.events import fold  # `ftrun sbatch` only writes
 
     return fold(os.path.basename(run_dir), read_run(run_dir))
-
-
-class RunReader:
-    """Runs as their journals tell them, for those who ask again and again: a look reads and folds what is new.
-
-    A journal of which more has changed than the end of its newest file is read from its beginning.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[dict[str, int], _File, Run]] = {}
-
-    def run(self, run_dir: str) -> Run:
-        """As `load_run`."""
-        return self.look(run_dir)[0]
-
-    def look(self, run_dir: str) -> tuple[Run, list[Record], bool]:
-        """The run, its records since the last look, and whether these are all its records. Raises as `load_run`."""
-        from ftrun.supervisor.model.events import fold  # `ftrun sbatch` only writes
-
-        run_id = os.path.basename(run_dir)
-        try:
-            now = sizes(run_dir)
-        except FileNotFoundError:  # no journal yet, or a file was replaced just now
-            now = {}
-        known = self._known.pop(run_dir, None)  # not kept where the look fails
-        if known is not None and known[0] == now:
-            self._known[run_dir] = known
-            return known[2], [], False
-        if known is not None and _has_grown_at_its_end(known[0], now, known[1]):
-            _, file, run = known
-            file.records = []
-            _read_file(os.path.join(run_dir, "journal", max(now)), file)
-            if not file.damage:
-                new = [record for _, record in file.records]
-                run = fold(run_id, new, onto=run)
-                self._known[run_dir] = (now, file, run)
-                return run, new, False
-        files = _read_files(run_dir)
-        records = _counted(files)
-        run = fold(run_id, records)
-        if files and now:
-            newest = files[max(files)]
-            newest.records = []
-            self._known[run_dir] = (now, newest, run)
-        return run, records, True
-
-
-def _has_grown_at_its_end(before: dict[str, int], now: dict[str, int], newest: _File) -> bool:
-    """Whether only the newest file of a journal grew. Its first record, which judges the others, was there."""
-    name = max(now, default="")
-    changed = {one for one in {*before, *now} if before.get(one) != now.get(one)}
-    return changed == {name} and newest.seq > 0 and now[name] > newest.size_bytes
 
 
 def sizes(run_dir: str) -> dict[str, int]:
@@ -266,15 +209,13 @@ class _File:
     """What one file of a journal holds.
 
     `records`: (offset after the record, record) up to a torn tail; `damage`: what no crash of ours leaves;
-    `size_bytes` and `seq`: the bytes and the lines of both; `checksums`: whether its records have one.
+    `size_bytes`: of both.
     """
 
     def __init__(self) -> None:
         self.records: list[tuple[int, Record]] = []
         self.damage: list[str] = []
         self.size_bytes = 0
-        self.seq = 0
-        self.checksums = False
 
 
 def _read_files(run_dir: str, *, believe_damaged: bool = False) -> dict[str, _File]:
@@ -325,26 +266,25 @@ def version_of(record: Record) -> int:
     return version
 
 
-def _read_file(path: str, file: _File | None = None) -> _File:
-    """What a file holds; `file`: what it held when it was read before, to which the rest is added. Raises JournalTooNew."""
-    file, name = file or _File(), os.path.basename(path)
+def _read_file(path: str) -> _File:
+    """Raises JournalTooNew."""
     with open(path, "rb") as stream:
-        stream.seek(start := file.size_bytes)
         content = stream.read()
-    whole_bytes = start + len(content)
-    lines = content.split(b"\n")
-    for line in lines[:-1]:  # what stands behind the last newline is torn: it is written last
+    file, name = _File(), os.path.basename(path)
+    checksums, lines = False, content.split(b"\n")
+    start = 0
+    for seq, line in enumerate(lines[:-1]):  # what stands behind the last newline is torn: it is written last
         end = start + len(line) + 1
         try:
             record = parse_record(line)
             too_new = version_of(record) > VERSION
-            file.checksums = file.checksums if file.seq else _has_checksum(line)
-            if file.checksums != _has_checksum(line) and not too_new:
+            checksums = checksums if seq else _has_checksum(line)
+            if checksums != _has_checksum(line) and not too_new:
                 raise ValueError("a checksum is missing")
-            if file.checksums and record["seq"] != file.seq and not file.damage and not too_new:
-                raise ValueError(f"record {record['seq']} stands where record {file.seq} was written")
+            if checksums and record["seq"] != seq and not file.damage and not too_new:
+                raise ValueError(f"record {record['seq']} stands where record {seq} was written")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if end == whole_bytes and b"\0\0" in line:
+            if end == len(content) and b"\0\0" in line:
                 break  # torn: the last line, filled up by the file system
             file.damage.append(f"{name}: byte {start}: {error}")
         else:
@@ -354,7 +294,6 @@ def _read_file(path: str, file: _File | None = None) -> _File:
                 )
             file.records.append((end, record))
         start = file.size_bytes = end
-        file.seq += 1
     if _has_checksum(lines[-1][:-1]) and lines[-1][-1:] != b"\0":
         file.damage.append(
             f"{name}: byte {start + len(lines[-1]) - 1}: the newline of a whole record was changed"

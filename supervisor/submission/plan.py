@@ -68,11 +68,12 @@ class AttemptSpec:
     - `anyway`: start the script whatever a preflight finds.
     - `spares`: fewer than the settings want (None = as many); `size`: another number of nodes than the
       user's (0 = the user's).
+    - `more`: options that replace the user's own (`escalate`).
     - `token`: the mark in the job's comment ("" = the run's token and the attempt's number).
     """
 
     __slots__ = (
-        "anyway", "array", "dependency", "exclude", "fresh", "had", "idle", "last_fault", "last_words", "number", "poisoned", "restart",
+        "anyway", "array", "dependency", "exclude", "fresh", "had", "idle", "last_fault", "last_words", "more", "number", "poisoned", "restart",
         "set_aside", "size", "spares", "token",
     )  # fmt: skip
 
@@ -95,8 +96,10 @@ class AttemptSpec:
         anyway: bool = False,
         spares: int | None = None,
         size: int = 0,
+        more: Mapping[str, str] | None = None,
     ) -> None:
         self.number = number
+        self.more = more or {}
         self.token = token
         self.exclude = exclude
         self.idle = idle
@@ -173,6 +176,8 @@ def plan_attempt(
         changed = changed.replacing("dependency", spec.dependency)
     elif spec.number > 1 and "singleton" in given.get("dependency").lower().split(","):
         changed = changed.with_option("dependency", "singleton")
+    for option, value in spec.more.items():
+        changed = changed.replacing(option, value)
     if spec.array:
         changed = changed.replacing("array", spec.array)
     if spec.exclude:

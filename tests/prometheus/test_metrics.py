@@ -237,6 +237,35 @@ def _answers(server: Server, expression: str) -> bool:
     return bool(found) and any(one["value"][1] != "NaN" for one in found)
 
 
+FULL_AND_READ_ONLY = """
+mount -t tmpfs -o size=8k tmpfs "$1" && head -c 8192 /dev/zero >"$1/fill"
+mount --bind "$2" "$2" && mount -o remount,ro,bind "$2"
+for folder in "$1" "$2"; do
+    FTRUN_METRICS_FOLDER=$folder "$3" -P -m ftrun.supervisor.publish </dev/null || exit 1
+    ls "$folder"
+done
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a full and a read-only folder: as root")
+def test_a_full_folder_and_a_read_only_one_are_a_line_and_nothing_is_left_there(
+    home: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    _, env = home
+    folders = [tmp_path / "full", tmp_path / "locked"]
+    for one in folders:
+        one.mkdir()
+    words = ["unshare", "-m", "sh", "-c", FULL_AND_READ_ONLY, "sh", *map(str, folders), sys.executable]
+    del env["FTRUN_METRICS_PORT"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = [
+        json.loads(line)["problems"]["metrics"] for line in done.stdout.splitlines() if "problems" in line
+    ]
+    assert {line.rpartition(": ")[2] for line in told} == {"No space left on device", "Read-only file system"}
+    assert [line for line in done.stdout.splitlines() if "problems" not in line] == ["fill"]
+
+
 def test_promtool_finds_nothing_to_change_in_the_format(
     home: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:

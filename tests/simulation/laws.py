@@ -13,9 +13,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftrun.hooks.checkpoints.diverged import Divergence
+from ftrun.hooks.checkpoints.names import step_of
 from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest
 from ftrun.slurm.client.nodeset import expand
 from ftrun.supervisor.model import events
@@ -798,22 +799,42 @@ class Laws:
         limit = int(run.settings.get("retries", 20))
         lost = sum(record["kind"] == "submit.lost" for record in self.records())
         moves = sum(record["kind"] == "queue.moved" for record in self.records())
-        if run.retries > limit > 0:  # with 0, what Slurm starts again by itself is left to it
-            self.breach(f"{run.retries} retries of {limit}")
+        decisions = [r for r in self.records() if r["kind"] in ("decided", "start.decided")]
+        most = max((r["data"].get("retries", 0) for r in decisions), default=0)  # since the last net progress
+        if most > limit > 0:  # with 0, what Slurm starts again by itself is left to it
+            self.breach(f"{most} retries of {limit}")
+        refills = self._refills(decisions)
+        free = sum(r["data"].get("class") == "preempted" for r in decisions)
+        allowed = (1 + limit) * (1 + refills + self.resumed_times) + free + lost + moves
         grown = sum(record["data"].get("rung") == "grow" for record in self.records())  # that spends nothing
         inside = sum(start.number > 1 for start in self.starts) - grown
-        if limit > 0 and inside + len(run.attempts) > 1 + limit + lost + moves + self.resumed_times * (
-            1 + limit
-        ):
+        if limit > 0 and inside + len(run.attempts) > allowed:
             self.breach(f"{inside} starts inside {len(run.attempts)} attempts with {limit} retries")
-        decisions = [r for r in self.records() if r["kind"] in ("decided", "start.decided")]
         decided = {
             (r["job"], r["data"]["incident"]) for r in decisions
         }  # a job that was adopted is judged anew
         if run.retries > len(decided):
             self.breach(f"{run.retries} retries were counted for {len(decided)} incidents")
-        if len(run.attempts) > 1 + limit + lost + moves + self.resumed_times * (1 + limit):
+        if len(run.attempts) > allowed:
             self.breach(f"{len(run.attempts)} attempts with {limit} retries and {lost} lost submissions")
+
+    def _refills(self, decisions: list[dict[str, Any]]) -> int:
+        """How often net progress gave the retries back: each time further on than ever before."""
+        seen = None
+        furthest: dict[str, int] = {}
+        count = 0
+        last = {(r["job"], r["data"]["incident"]): r["data"] for r in decisions}  # it may be judged anew
+        for data in last.values():
+            if data.get("progress_at_s", seen) == seen:
+                continue
+            seen, count = data["progress_at_s"], count + 1
+            path = data.get("checkpoint") or ""
+            number = step_of(path)
+            unit, here = ("step", data.get("step")) if number is None else ("checkpoint", number)
+            if here is not None and here <= furthest.get(unit, -1):
+                self.breach(f"retries were given back at {unit} {here}, after {furthest[unit]}")
+            furthest[unit] = here if here is not None else furthest.get(unit, -1)
+        return count
 
     def _no_thrash(self, run: Run) -> None:
         """In the queue a size only goes down: between two starts no more moves than there are sizes."""

@@ -173,7 +173,7 @@ LIVES: dict[str, Plan] = {
         lucky_front=True,
         calm_s=176.0,
     ),
-    # Law 1: all retries are used up while the requeued job trains again already.
+    # Law 1: all retries would be used up, but for its progress, while the requeued job trains again already.
     "running-again": Plan(
         seed=30322,
         steps=32,
@@ -343,7 +343,6 @@ ENDS = dict.fromkeys(
     (
         "cancelled-in-the-queue",
         "cancelled-while-we-stood-still",
-        "running-again",
         "cancelled-on-a-lost-node",
     ),
     "stopped",

@@ -146,19 +146,20 @@ def test_a_start_in_two_jobs_outlives_its_companion() -> None:
 
 def test_an_agent_counts_what_the_one_before_it_spent() -> None:
     """Slurm starts the job again while no supervisor watches: no budget begins anew with the next agent."""
-    kills = tuple(JobFault("kill", step, 0, 0.0) for step in (3, 5, 9, 11))
+    kills = (JobFault("kill", 3, 0, 0.0),) * 2
     plan = Plan(
         17,
         steps=14,
+        save_every=50,
         agent=True,
-        job=tuple(sorted((*kills, JobFault("requeue", 7, 0, 0.0)), key=lambda fault: fault.at_step)),
+        job=(*kills, JobFault("requeue", 3, 0, 0.0), *kills),
         supervisors=(SupervisorFault("crash", 1, 900.0, at_name="record:after:job.started"),),
-        settings=(("retries", 3),),
+        settings=(("retries", 3), ("budget-unknown", 9), ("budget-step", 9)),
         calm_s=1000.0,
     )
-    _, broken, world = live(plan)
-    assert broken == []
-    assert sum(start.number > 1 for start in world.laws.starts) == 3
+    outcome, broken, world = live(plan)
+    assert ("stopped", []) == (outcome, broken)
+    assert len(world.laws.starts) == 1 + 3 + 1  # nothing was gained in between; the requeue alone is free
 
 
 def test_the_faults_of_the_simulation_are_known_faults() -> None:

@@ -10,7 +10,7 @@ from ftrun.supervisor.model.run import Attempt, Exclusion, Incident, Launch, Lau
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Source
 from ftrun.supervisor.policy.decide import decide
-from ftrun.supervisor.policy.policy_input import ClusterView, PolicyInput, PolicyLimits, Ruling
+from ftrun.supervisor.policy.policy_input import AskedResource, ClusterView, PolicyInput, PolicyLimits, Ruling
 
 F = FaultClass
 NODES = ("n1", "n2", "n3", "n4")
@@ -115,6 +115,8 @@ def rule(
     checkpoint: str = "",
     common: str = "",
     unseen: str = "",
+    now_s: float = NOW,
+    asked: AskedResource | None = None,
 ) -> Ruling:
     """The ruling on a failed second attempt on NODES, unless the test says otherwise."""
     tried = replace(
@@ -122,9 +124,9 @@ def rule(
     )
     history = replace(Run("r-0001", State.SETTLING, attempts=(Attempt(1, NOW - 2000), tried)), **(run or {}))
     case = PolicyInput(
-        history, tried, found, view or cluster(), limits or PolicyLimits(), NOW, step, checkpoint
+        history, tried, found, view or cluster(), limits or PolicyLimits(), now_s, step, checkpoint
     )
-    return decide(replace(case, common=common, unseen=unseen))
+    return decide(replace(case, common=common, unseen=unseen, asked=asked))
 
 
 def earlier_exclusions(*names: str) -> tuple[Exclusion, ...]:

@@ -209,7 +209,7 @@ def test_show_tells_attempts_faults_and_budgets(
 
     out = capsys.readouterr().out
     assert out.startswith(f"{RECOVERED}: finished, the script exited 0\n")
-    assert "retries 2 used, 18 left" in out
+    assert "retries 2 used since the last net progress, 18 left" in out
     for word in ("hardware-gpu", "checkpoint", "ckpt-000012.pt", "excluded", "COMPLETED"):
         assert word in out
 

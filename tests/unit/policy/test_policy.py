@@ -31,7 +31,7 @@ def test_the_first_failure_of_a_class_is_ruled_by_the_design(fault: F) -> None:
 
     assert FIRST[fault] == ruling.decision.kind
     assert fault.value in ruling.decision.reason or fault is F.CANCELLED
-    assert (ruling.retries == 1) == (ruling.decision.kind == "resubmit")
+    assert (ruling.retries == 1) == (ruling.decision.kind == "resubmit" and fault is not F.PREEMPTED)
 
 
 @pytest.mark.parametrize("fault", BUDGETS)
@@ -70,23 +70,13 @@ def test_a_step_that_was_reached_before_is_no_progress(step: int | None) -> None
     assert "stop" == ruling.decision.kind
 
 
-@pytest.mark.parametrize("fault", [f for f, kind in FIRST.items() if kind == "resubmit"])
-def test_nothing_refills_the_ceiling(fault: F) -> None:
-    """At the ceiling even a preemption with progress is a stop: it stands above all classes."""
-    ruling = rule(diagnosis(fault), run={"retries": 20}, step=500, checkpoint="/ck/step-500")
+def test_a_preemption_and_a_time_limit_with_progress_spend_no_budget() -> None:
+    """The one counts for nothing at all, the other is a restart after net progress."""
+    for fault, after in ((F.PREEMPTED, 7), (F.TIMELIMIT, 1)):
+        checkpoint = "/ck/step-5" if fault is F.TIMELIMIT else ""
+        ruling = rule(diagnosis(fault), run={"retries": 7}, checkpoint=checkpoint)
 
-    assert "stop" == ruling.decision.kind
-    assert "all 20 retries are used up" in ruling.decision.reason
-
-
-@pytest.mark.parametrize("fault", [F.PREEMPTED, F.TIMELIMIT])
-def test_what_is_free_still_counts_to_the_ceiling(fault: F) -> None:
-    """A preemption, or a time limit with progress, spends no budget and one of all retries."""
-    ruling = rule(diagnosis(fault), run={"retries": 7, "spent": {"preempted": 0}}, checkpoint="/ck/step-5")
-
-    assert "resubmit" == ruling.decision.kind
-    assert "" == ruling.decision.spends
-    assert 8 == ruling.retries
+        assert ("resubmit", "", after) == (ruling.decision.kind, ruling.decision.spends, ruling.retries)
 
 
 # ---------------------------------------------------------------------- budgets by the settings
@@ -302,9 +292,9 @@ def test_a_harmless_requeue_is_kept(fault: F) -> None:
     assert () == ruling.decision.exclude
 
 
-@pytest.mark.parametrize(("fault", "retries"), [(F.HEALTHY, 0), (F.PREEMPTED, 1), (F.UNKNOWN, 1)])
+@pytest.mark.parametrize(("fault", "retries"), [(F.HEALTHY, 0), (F.PREEMPTED, 0), (F.UNKNOWN, 1)])
 def test_a_requeue_without_a_fault_costs_nothing(fault: F, retries: int) -> None:
-    """A script that requeues itself spends nothing; a preemption counts to the ceiling as a new attempt would."""
+    """A script that requeues itself, or is preempted, spends nothing."""
     assert retries == rule(diagnosis(fault), attempt=requeued()).retries
 
 
@@ -341,11 +331,12 @@ def test_a_persons_hold_is_respected(reason: str) -> None:
 
 
 def test_the_ceiling_ends_no_job_that_had_no_fault() -> None:
-    """A script that requeues itself after many recoveries goes on; a preempted one is at its end."""
+    """A script that requeues itself, or is preempted, goes on after however many recoveries."""
     used_up = {"retries": 20}
 
-    assert "keep" == rule(diagnosis(F.HEALTHY), attempt=requeued(), run=used_up).decision.kind
-    assert "stop" == rule(diagnosis(F.PREEMPTED), attempt=requeued(), run=used_up).decision.kind
+    for fault in (F.HEALTHY, F.PREEMPTED):
+        assert "keep" == rule(diagnosis(fault), attempt=requeued(), run=used_up).decision.kind
+    assert "stop" == rule(diagnosis(F.UNKNOWN), attempt=requeued(), run=used_up).decision.kind
 
 
 # ---------------------------------------------------------------------- the last word

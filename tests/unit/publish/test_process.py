@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ftrun.supervisor.publish import process
 from ftrun.supervisor.publish.process import PublishProcess
 
@@ -98,6 +100,17 @@ def test_a_change_of_the_settings_counts_without_a_new_supervisor(tmp_path: Path
     supervisor.mono_s += process.SETTINGS_EVERY_S
     supervisor.look_until(lambda: supervisor.child is None)
     assert supervisor.publish.problems == {}
+
+
+def test_no_mistake_of_it_reaches_the_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = Supervisor(tmp_path)
+
+    def broken(env: object) -> object:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(process, "asked_for", broken)
+    supervisor.publish.look()
+    assert supervisor.publish.problems == {"publisher": "MemoryError: none left"}
 
 
 def test_wrong_settings_are_told_in_one_line(tmp_path: Path) -> None:
