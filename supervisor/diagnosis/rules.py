@@ -272,7 +272,7 @@ def launch_failure(case: Case) -> Diagnosis | None:
         return plain(FaultClass.UNKNOWN, title, words, confidence=0.4, sources=(Source.SLURM,))
     if folder := case.facts.no_log_folder:
         title = f"the folder of the job's output does not exist: {folder}"
-        advice = f"mkdir -p {folder}, and submit again: Slurm makes no folders."
+        advice = f"mkdir -p {folder}: Slurm makes no folders."
         return plain(FaultClass.CONFIG, title, words, confidence=0.9, sources=(Source.SLURM,), advice=advice)
     title = "the job could not be launched"
     return plain(FaultClass.NODE, title, words, confidence=0.6, sources=(Source.SLURM,))
