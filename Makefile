@@ -6,7 +6,7 @@ RUNS ?= 10000
 HOURS ?= 1
 ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate healthy-months walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers upgrade-drill test-frameworks test-first-days
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers healthy-months
 
 check:
 	.ci/env dev
@@ -36,6 +36,12 @@ test-formats:
 	tests/formats/environment
 	.venv/bin/python -m pytest -q -m formats tests/formats
 
+# One curve over restarts, with the real W&B, MLflow, Comet, Aim and TensorBoard, offline (docs/trackers.md).
+test-trackers:
+	.ci/env dev
+	tests/trackers/environment
+	.venv/bin/python -m pytest -q -n 2 -m trackers tests/trackers
+
 # The whole contract by pyslurm, on the Slurm of this machine. FTRUN_PYSLURM_PYTHON: the interpreter that has pyslurm (docs/pyslurm.md).
 test-pyslurm:
 	.ci/env dev
@@ -55,6 +61,11 @@ test-accounting:
 test-browser:
 	.ci/env browser
 	.venv/bin/python -m pytest -q -n 0 -m browser tests/browser
+
+# The metrics in a real Prometheus: every expression of the dashboard and the alerts has an answer, each alert fires.
+test-metrics:
+	.ci/env prometheus
+	.venv/bin/python -m pytest -q -n 0 -m prometheus tests/prometheus
 
 # A cluster on hosts of the tests' own (network namespaces with an sshd and a cron each), cut at each effect, with hosts that die; and on hosts without Slurm, by a bundle of downloaded packages. As root.
 test-cluster:
@@ -158,6 +169,17 @@ straggler-alarms:
 docs:
 	.ci/env dev
 	.ci/gen/all
+
+# The documents as a site in .cache/site (or OUT), with search; look at it by `python3 -m http.server -d .cache/site`.
+docs-site:
+	.ci/env dev
+	UV_PROJECT_ENVIRONMENT=.cache/docs-env PATH="$$PWD/.tools/bin:$$PATH" uv sync -q --frozen --only-group docs
+	.cache/docs-env/bin/python .ci/docs_site.py $(OUT)
+
+# The pictures of the documents, made anew from real runs on this machine.
+pictures:
+	.ci/env dev
+	.venv/bin/python .ci/pictures.py
 
 lock:
 	.ci/env dev

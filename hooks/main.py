@@ -37,6 +37,7 @@ COMMANDS = {
         "checkpoints.cmd_verify",
         "read a run's newest checkpoint to its end, in the background",
     ),
+    "mlflow-run": ("progress.mlflow_run", "find the MLflow run that an earlier start of this run began"),
     "receive": ("staging.partner_server", "receive a staged checkpoint's part from another node"),
     "cache": ("compile_cache.cmd", "fill this node's compile caches, or merge them into the run's"),
     "restore": ("staging.restore", "build the folder that a start on this node resumes from"),

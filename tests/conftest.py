@@ -29,7 +29,7 @@ hide()
 
 # How long an example takes says how busy the machine is, and is no law of any property. `--hypothesis-profile hundred` tries more of them.
 settings.register_profile("hundred", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("any machine", settings.get_profile("hundred"), max_examples=40)
+settings.register_profile("any machine", settings.get_profile("hundred"), max_examples=25)
 settings.load_profile("any machine")
 
 # No test takes the power away, so what waits for a disk in this process proves nothing; where many write it waits for minutes in all.
@@ -46,6 +46,8 @@ LEFT_OUT = (
     "cluster",
     "browser",
     "containers",
+    "prometheus",
+    "trackers",
 )  # markers of what takes minutes
 
 # The files that take more than about 10 s on a machine with 2 cores: the longest first, by the processor time of all their processes,
@@ -146,10 +148,16 @@ def pytest_configure(config: pytest.Config) -> None:
         "vendors: scripts and options of other services; left out unless asked for (make test-vendors)",
     )
     config.addinivalue_line(
+        "markers", "trackers: real trackers of experiments; left out unless asked for (make test-trackers)"
+    )
+    config.addinivalue_line(
         "markers", "cluster: many ups and downs of a cluster; left out unless asked for (make test-cluster)"
     )
     config.addinivalue_line(
         "markers", "containers: needs podman; left out unless asked for (make test-containers)"
+    )
+    config.addinivalue_line(
+        "markers", "prometheus: needs a Prometheus; left out unless asked for (make test-metrics)"
     )
     if hasattr(config.option, "loadscopereorder"):
         # xdist would begin with the files of most tests, which are short.

@@ -110,7 +110,9 @@ _ft_try_claim() {
     _ft_another_job_holds_it && return 1
     _ft_name_of "$_ft_launch" "$_ft_place"
     _ft_link "$_ft_claim" "$_ft_mine" || return
-    _ft_another_job_holds_it && return 1 # of two that claim different launches at once, neither may go on unseen
+    # Of two that claim different launches at once neither may go on unseen, be the other one a job or who closes the attempt.
+    _ft_another_job_holds_it && return 1
+    _ft_is_closed && return 1
     _ft_link "$_ft_place/start.$_ft_launch" "$_ft_this"
     case $? in
         1) return 3 ;;
@@ -1105,6 +1107,8 @@ _ft_export_list() {
 
 #ftrun-caches#
 
+#ftrun-trackers#
+
 #ftrun-stage#
 
 # Starts beyond the first that earlier launches of this attempt made inside the allocation, into _ft_earlier: no two starts of a run have the same number.
@@ -1151,9 +1155,9 @@ _ft_compose() {
         _ft_names=$_ft_names,FTRUN_RESUME_STEP,FTRUN_RESUME_ROOT
     fi
     _ft_exported=
-    if [ -n "$_ft_talk" ]; then
-        _ft_export_records
-    fi
+    [ -z "$_ft_talk" ] || _ft_export_unset "$_ft_timeouts"
+    _ft_tell_trackers
+    _ft_names=$_ft_names${_ft_exported:+,$_ft_exported}
     _ft_tell_caches
     _ft_tell_stage
     # A first start is what it is under sbatch: two trainings beside each other in one job choose a port each, and would not if they found one.

@@ -274,11 +274,11 @@ _ft_in_hex() { # number $1 into _ft_text
     done
 }
 
-# What lets libraries of collectives write down what they did when they time out, into _ft_told_now, where the user said nothing
-# of it under any of the names; which these are into _ft_exported.
-_ft_export_records() {
+# Variables for libraries, lines NAME[,ALIAS...]=VALUE in $1, into _ft_told_now where the user set nothing of it under any of the names;
+# which these are into _ft_exported. {stacks} in front is the folder of this start's stacks, {task} the task of an array.
+_ft_export_unset() {
     IFS=$_ft_nl
-    for _ft_i in $_ft_timeouts; do
+    for _ft_i in $1; do
         _ft_free=1 _ft_text=${_ft_i#*=}
         IFS=,
         for _ft_c in ${_ft_i%%=*}; do
@@ -286,13 +286,14 @@ _ft_export_records() {
         done
         [ -n "$_ft_free" ] || continue
         _ft_c=${_ft_i%%[=,]*}
-        case $_ft_text in '{stacks}'*) _ft_text=$_ft_place/stacks/$_ft_launch.$_ft_no${_ft_text#'{stacks}'} ;; esac
+        case $_ft_text in
+            '{stacks}'*) _ft_text=$_ft_place/stacks/$_ft_launch.$_ft_no${_ft_text#'{stacks}'} ;;
+            *'{task}'*) _ft_text=${_ft_text%'{task}'*}${SLURM_ARRAY_TASK_ID:+x$SLURM_ARRAY_TASK_ID}${_ft_text##*'{task}'} ;;
+        esac
         _ft_told_now=$_ft_told_now$_ft_c=$_ft_text$_ft_nl
-        _ft_exported=$_ft_exported,$_ft_c
+        _ft_exported=$_ft_exported${_ft_exported:+,}$_ft_c
     done
     unset IFS
-    _ft_exported=${_ft_exported#,}
-    _ft_names=$_ft_names${_ft_exported:+,$_ft_exported}
 }
 
 # What the srun in front of Slurm's has to know of this start.

@@ -24,6 +24,7 @@ BATCH_SH: bytes = (
     .replace(b"#ftrun-starts#\n", _read("batch_starts.sh"))
     .replace(b"#ftrun-spans#\n", _read("batch_spans.sh"))
     .replace(b"#ftrun-caches#\n", _read("batch_caches.sh"))
+    .replace(b"#ftrun-trackers#\n", _read("batch_trackers.sh"))
     .replace(b"#ftrun-stage#\n", _read("batch_stage.sh"))
     .replace(b"#ftrun-nodes#\n", _NODES)
 )

@@ -15,7 +15,6 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
 from ftrun.hooks.checks.thresholds import SITES_OWN
@@ -180,6 +179,8 @@ def _hash(sources: dict[str, bytes]) -> str:
 
 
 def _version() -> str:
+    from importlib import metadata  # the agent packs nothing, and each of them would pay for it
+
     try:
         return metadata.version("ftrun")
     except metadata.PackageNotFoundError:

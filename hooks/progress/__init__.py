@@ -1,1 +1,1 @@
-"""The heartbeat API of training code: `from ftrun.hooks import beat`. (pure)"""
+"""What training code tells, by `from ftrun.hooks import beat`, and where its tracker keeps what it told. (I/O)"""

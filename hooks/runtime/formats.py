@@ -1,4 +1,4 @@
-"""Amounts of bytes (8G, 500M, 40%), times for people, Slurm's node lists (`n[01-03,7],gpu5`). (pure)
+"""Amounts of bytes (8G, 500M, 40%), times for people, texts of others, Slurm's node lists (`n[01-03,7],gpu5`). (pure)
 
 A unit is a power of 1024, however it is spelled (G, GB, GiB). The caller says what a percentage refers to,
 such as the memory of a node.
@@ -62,6 +62,16 @@ def duration_text(seconds: float) -> str:
 NODES_MAX = 100_000
 _WORD = re.compile(r"(?:[^\[\],\s]|\[[^\[\]]*\])+")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z")
+
+
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: object, *, keep: str = "") -> str:
+    """A text of somebody else that shows what it holds: control characters and marks that turn the direction of
+    writing as their codes, but for those to `keep`.
+    """
+    return _UNSEEN.sub(lambda found: found[0] if found[0] in keep else f"\\x{ord(found[0]):02x}", str(text))
 
 
 def expand_node_list(text: str) -> list[str]:

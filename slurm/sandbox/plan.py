@@ -149,6 +149,10 @@ class Plan:
         """The log file of a node's slurmd and of its job steps; also how a job step is told apart."""
         return f"{self.folder}/log/slurmd-{node}.log"
 
+    def sshd_pid_path(self, node: str) -> str:
+        """The file in which a node's sshd writes its pid as soon as it listens."""
+        return f"{self.run_dir}/run/sshd-{node}.pid"
+
     def sshd_config_path(self, node: str) -> str:
         """The configuration file a node's sshd is started with."""
         return f"{self.folder}/ssh/sshd-{node}.conf"

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from functools import cache
 from pathlib import Path
 
 from ftrun.slurm.sandbox import boot
 from ftrun.slurm.sandbox.boot import find_tool, node_wrapper, start_daemon
-from ftrun.slurm.sandbox.plan import Plan
+from ftrun.slurm.sandbox.plan import Plan, SandboxError
 
 PRIVILEGE_SEPARATION = Path("/run/sshd")
+LISTENS_WITHIN_S = 60.0
 
 
 def prepare(plan: Plan) -> None:
@@ -59,12 +61,23 @@ def tools(plan: Plan, node: str) -> Path:
 
 
 def start(plan: Plan, node: str) -> None:
-    """Start the sshd of one node under the node's own host name where the machine allows it."""
+    """Start the sshd of one node under the node's own host name where the machine allows it; returns when it listens.
+    SandboxError where it does not.
+    """
     log = f"{plan.folder}/log/sshd-{node}.log"
     command = [find_tool("sshd"), "-f", plan.sshd_config_path(node), "-E", log]
     if os.geteuid() == 0 and not PRIVILEGE_SEPARATION.is_dir():
         command = _with_run_sshd(command)
+    pid_file = Path(plan.sshd_pid_path(node))
+    pid_file.unlink(missing_ok=True)
     start_daemon(plan, [*node_wrapper(plan, node), *command], log)
+    # It goes to the background before it listens, and writes its pid when it does.
+    deadline = time.monotonic() + LISTENS_WITHIN_S
+    while not pid_file.exists():
+        if time.monotonic() > deadline:
+            said = boot.last_lines(Path(log), 0)
+            raise SandboxError(f"the sshd of {node} does not listen after {LISTENS_WITHIN_S:g} s: {said}")
+        time.sleep(0.02)
 
 
 def _with_run_sshd(command: list[str]) -> list[str]:
@@ -85,7 +98,7 @@ def _server(plan: Plan, node: str) -> str:
 ListenAddress {plan.address(node)}
 Port {plan.sshd_port(node)}
 HostKey {folder}/host_key
-PidFile {plan.run_dir}/run/sshd-{node}.pid
+PidFile {plan.sshd_pid_path(node)}
 AuthorizedKeysFile {folder}/authorized_keys
 PermitRootLogin prohibit-password
 PasswordAuthentication no

@@ -35,7 +35,6 @@ from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog
-from ftrun.supervisor.signatures.scanner import Scanner
 from ftrun.supervisor.store import flag_files, node_reports
 from ftrun.supervisor.store import journal as store_journal
 from ftrun.supervisor.store import run_dir as store_run_dir
@@ -195,7 +194,7 @@ class AgentContext:
     `expected` is how many nodes were requested in that way. `left` are nodes that the job has no more: Slurm
     took them, or the agent gave them back. `drained` are nodes that the job keeps excluded and that are
     drained. `beside` is called now and then during every wait. `alive_s` is read by the watchdog, which sets
-    `given_up` and knows by `compiling` that the worker is not stalled.
+    `given_up`.
     """
 
     where: LaunchIdentity
@@ -217,7 +216,6 @@ class AgentContext:
     beside: Callable[[], None] | None = None
     _is_beside: bool = False
     _beat_s: float = float("-inf")
-    compiling: bool = False  # the patterns of known faults, for the first time in this home
     _catalog: Catalog | None = None
 
     def __post_init__(self) -> None:
@@ -269,13 +267,7 @@ class AgentContext:
         """The fault signatures, loaded at the first use. Raises CatalogError."""
         if self._catalog is None:
             extra = [folder for folder in os.environ.get("FTRUN_CATALOG", "").split(":") if folder]
-            self.compiling = True
-            try:
-                self._catalog = signatures_catalog.load(extra)
-                Scanner(self._catalog)  # compiles what no one has compiled before, and keeps it
-            finally:
-                self.compiling = False
-                self.alive_s = self.clock.mono_s()
+            self._catalog = signatures_catalog.load(extra)
         return self._catalog
 
 

@@ -45,9 +45,6 @@ BEAT_EVERY_S = 1.0
 STANDSTILL_S = 45.0
 """The worker may stall so long while batch.sh waits for an answer: longer than any call to Slurm."""
 
-COMPILES_S = 300.0
-"""The same while it compiles the patterns of known faults: 7 s of a processor, which a training may leave little of."""
-
 SLURM_TIMEOUT_S = 10.0
 SUBMIT_TIMEOUT_S = 20.0  # for a companion, while the script may be running
 
@@ -103,8 +100,7 @@ class Watchdog:
 
     def is_stalled(self, channel: BatchChannel) -> bool:
         """An answer is due, and the worker has made no progress for long."""
-        limit_s = COMPILES_S if self.ctx is not None and self.ctx.compiling else STANDSTILL_S
-        return self._still_s() > limit_s and self.unanswered_start(channel) > 0
+        return self._still_s() > STANDSTILL_S and self.unanswered_start(channel) > 0
 
     def _still_s(self) -> float:
         """How long the worker has made no progress."""

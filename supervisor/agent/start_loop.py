@@ -62,6 +62,14 @@ COMES_S = 8.0  # a companion must be ready so long before the limit, to check it
 
 
 @dataclass(frozen=True, slots=True)
+class _Cause:
+    """Why the script starts again: the class of the fault ("" for none), and it in words for the job's log."""
+
+    fault: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Decision:
     """What follows from a failed start: the case, the policy's ruling, the position of the job, and the
     ladder's move.
@@ -401,9 +409,8 @@ class StartLoop:
             return self._end_job(monitor, incident, why, move.path, again=True)
         skipped = [*(path for path, _ in skip), *checkpoints.unchanged_since_set_aside(case.run.set_aside)]
         skipped = [path for path in skipped if path not in told["taken_back"]]
-        found, fresh = case.diagnosis, ruled.ruling.decision.fresh
-        fault = found.fault.value, cause_line(found.to_json())
-        self._answer_again(monitor, incident, nodes, fault, skipped, fresh=fresh)
+        cause = _Cause(case.diagnosis.fault.value, cause_line(case.diagnosis.to_json()))
+        self._answer_again(monitor, incident, nodes, cause, skipped, fresh=ruled.ruling.decision.fresh)
         return True
 
     def _answer_again(
@@ -411,7 +418,7 @@ class StartLoop:
         monitor: StartMonitor,
         incident: str,
         nodes: tuple[str, ...],
-        fault: tuple[str, str],
+        cause: _Cause,
         skip: list[str],
         *,
         fresh: bool = False,
@@ -420,7 +427,7 @@ class StartLoop:
         self.aside = tuple(node for node in self.aside if node in self.ctx.nodes)
         self.ctx.journal.record("start.placed", incident=incident, nodes=list(nodes))
         words = {"nodes": nodes, "spans": spans, "skip": list(dict.fromkeys(skip))}
-        words |= {"fault": fault[0], "why": fault[1]}
+        words |= {"fault": cause.fault, "why": cause.why}
         words |= resumable.restart_answer(self.ctx.where.run_dir, self.ctx.journal.run()) | {"fresh": fresh}
         found = self.stage.resume(monitor.started, nodes, skip)
         self.ctx.journal.act("answer", lambda: self.ctx.answer(monitor.started.number, resume=found, **words))
@@ -445,7 +452,11 @@ class StartLoop:
         stop_start.cancel_steps(self.ctx)
         self.ctx.journal.record("start.stopped", incident=incident)
         self._answer_again(
-            monitor, incident, nodes, ("", reason), list(checkpoints.unchanged_since_set_aside(run.set_aside))
+            monitor,
+            incident,
+            nodes,
+            _Cause("", reason),
+            list(checkpoints.unchanged_since_set_aside(run.set_aside)),
         )
         return True
 

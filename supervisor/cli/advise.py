@@ -42,9 +42,12 @@ PRIOR_NODE_SHARE = 0.8
 
 SPARES = (0, 1, 2, 4, 8)
 SPARE_WAIT_S = 270.0
+SHORT_NODE_HOURS = 1.0
+"""Below these node-hours a report says nothing of spares, intervals and queues: two minutes prove no rate."""
+
 GAPS_MIN = 3
 LEAST_S = 0.001
-FEW = ": few, so look at the interval, and ask again when there are more"
+FEW = ": too few to know their rate well; ask again when there are more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,9 +415,13 @@ def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", js
 
 
 def advice_words(run_dir: str, run: Run) -> tuple[str, ...]:
-    """The advice for a run, a sentence each; () before it has had nodes."""
+    """The advice for a run, a sentence each; () before it has had nodes. A short run says nothing of rates."""
     nodes = _nodes(run_dir, run)
-    return _advice(run_dir, run, nodes).words if nodes else ()
+    if not nodes:
+        return ()
+    found = _advice(run_dir, run, nodes)
+    short = found.node_hours < SHORT_NODE_HOURS
+    return tuple(one for one in found.words if not short or "--ft-checkpoint" in one)
 
 
 def _advice(

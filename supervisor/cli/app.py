@@ -114,6 +114,7 @@ _MEANT = {
     **dict.fromkeys(("kill", "scancel", "delete"), "did you mean `ftrun cancel`?"),
     **dict.fromkeys(("sacct", "events"), "did you mean `ftrun history`?"),
     **dict.fromkeys(("why", "reason"), "did you mean `ftrun explain`?"),
+    **dict.fromkeys(("watch", "ui", "dashboard", "monitor", "board", "htop"), "did you mean `ftrun top`?"),
     "srun": "write srun in the script that ftrun sbatch submits",
     "salloc": "ftrun looks after batch jobs: `ftrun sbatch SCRIPT`",
     "sinfo": "did you mean `ftrun nodes`?",

@@ -22,6 +22,9 @@ COMMANDS: Mapping[str, Command] = {
     "init": Command("config", "init", "Propose the #FTRUN lines of a script: checkpoints, how to resume."),
     "adopt": Command("adopt", "app", "Look after a job that was submitted by plain sbatch."),
     "status": Command("runs", "status", "The runs under supervision, and who supervises them."),
+    "top": Command(
+        "runs", "top", "The runs on one screen, kept up to date; keys to stop, pause, resume, cancel."
+    ),
     "show": Command("runs", "show", "One run in full: attempts, faults, budgets."),
     "logs": Command("explain", "logs", "The output of a run, across its attempts."),
     "explain": Command("explain", "explain", "Why ftrun took each decision."),
@@ -30,6 +33,7 @@ COMMANDS: Mapping[str, Command] = {
     "report": Command(
         "stats", "report", "What happened to a run, as one HTML file: time, training, faults, proof."
     ),
+    "metrics": Command("stats", "metrics", "Series of all runs for Prometheus; a dashboard and alert rules."),
     "cancel": Command("control", "cancel", "End a run now, for good."),
     "stop": Command("control", "stop", "End a run after its next checkpoint, at a step, or before a time."),
     "pause": Command("control", "pause", "Save a checkpoint, release the nodes, and wait for resume."),
@@ -37,6 +41,7 @@ COMMANDS: Mapping[str, Command] = {
     "prune": Command("prune", "prune", "Remove runs that ended long ago."),
     "doctor": Command("doctor", "doctor", "What this site lets ftrun do, and what is in its way."),
     "supervise": Command("supervise", "supervise", "Supervise the runs: watch, diagnose, recover."),
+    "notify": Command("supervise", "notify", "Who gets notices, what waits for them; --test sends one."),
     "nodes": Command("nodes", "app", "The history of nodes: strikes, quarantine, lemons."),
     "preflight": Command("preflight", "preflight", "Check many nodes at once, over SSH or inside a job."),
     "recheck": Command(

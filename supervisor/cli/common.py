@@ -18,10 +18,12 @@ from functools import cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ftrun.hooks.runtime.formats import plain
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.config import settings, sources
+from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import SettingError, UnreadableRun, UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import journal
@@ -68,17 +70,10 @@ def checked_home(path: str) -> str:
 
 def load_run(run_dir: str) -> Run:
     """The run in this folder. Raises UserError if its journal cannot be read."""
-    name = os.path.basename(run_dir)
     try:
         return journal.load_run(run_dir)
-    except UnreadableRun as error:
-        raise UserError(
-            f"{name}: {error}; the run is left alone: ftrun explain {name} says how to go on", 1
-        ) from None
-    except OSError as error:
-        raise UserError(
-            f"{name}: its journal cannot be read: {error.filename}: {error.strerror}", 1
-        ) from None
+    except (UnreadableRun, OSError) as error:
+        raise UserError(errors.unreadable_text(os.path.basename(run_dir), error), 1) from None
 
 
 def all_runs(home_dir: str) -> list[tuple[str, Run]]:
@@ -266,12 +261,12 @@ def _rich_table(columns: Sequence[str], cells: list[list[str]]) -> None:
         view.add_column(column, overflow="fold")
     for row in cells:
         # Text: rich would read a node set such as gpu[1-4] as markup.
-        view.add_row(*(Text(cell) for cell in row))
+        view.add_row(*(Text(plain(cell, keep="\n")) for cell in row))
     console().print(view)
 
 
 def _plain_table(columns: Sequence[str], cells: list[list[str]]) -> None:
-    lines = [list(columns), *([" ".join(cell.split()) for cell in row] for row in cells)]
+    lines = [list(columns), *([plain(" ".join(cell.split())) for cell in row] for row in cells)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -196,7 +197,12 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
         facts = cluster.facts()
         rights = cluster.rights()
     except SlurmError as error:
-        yield Finding("slurmctld", "bad", error.message, "ftrun does nothing without an answer from Slurm")
+        yield Finding(
+            "slurmctld",
+            "bad",
+            error.message,
+            "run it where sinfo answers; no Slurm here: ftrun sandbox up (to try), ftrun cluster (your own hosts)",
+        )
         return
     major, minor, micro = facts.version
     version = f"{major}.{minor:02}.{micro}"
@@ -347,12 +353,13 @@ def _supervisor(home: str) -> Iterator[Finding]:
 
 
 def _known_faults() -> Finding:
-    """The patterns of known faults: compiled now where they never were, else the first supervisor stands still for it."""
+    """The patterns of known faults: compiled now where they never were."""
     from ftrun.supervisor.signatures.scanner import Scanner
 
     began_s = time.monotonic()
     catalog = common.load_catalog()
-    Scanner(catalog)
+    with suppress(ImportError):
+        Scanner(catalog, engine="hyperscan")
     took_s = time.monotonic() - began_s
     return Finding("known faults", "ok", f"{len(catalog.signatures):,} patterns, ready after {took_s:.1f} s")
 

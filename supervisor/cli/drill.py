@@ -215,7 +215,7 @@ def drill(  # noqa: PLR0917 - options are given by name
         report = Path(tempfile.mkdtemp(prefix="ftrun-reports-"))
     parent = _parent(folder, here=here)
     written: list[Path] = []
-    on_home = partial(_write_reports, report, written) if report is not None else None
+    on_home = partial(_write_reports, report, written) if report is not None else runner.ignore
     status = run_drills(chosen, json=json, here=here, keep=keep, parent=parent, lanes=lanes, on_home=on_home)
     for path in sorted(written):
         print(f"report: {path}", file=sys.stderr if json else sys.stdout)
@@ -275,7 +275,7 @@ def run_drills(
     keep: bool,
     parent: Path | None,
     lanes: int,
-    on_home: Callable[[str, Path], None] | None = None,
+    on_home: Callable[[str, Path], None] = runner.ignore,
 ) -> int:
     """Run these drills, show their events and results, and return the exit status."""
     with _signals(), live(several=len(chosen) > 1, json=json) as shown:
@@ -287,7 +287,7 @@ def run_drills(
             parent=parent,
             on_event=shown.event,
             on_end=shown.over,
-            on_home=on_home or (lambda name, home: None),
+            on_home=on_home,
         )
     if json:
         common.print_json(as_json(results))

@@ -205,7 +205,7 @@ def explain(
             }
         )
         return 0
-    shown = records if every else _less_repeated(records)
+    shown = records if every else less_repeated(records)
     _print_records(shown)
     if hidden := len(records) - len(shown):
         told = "1 record more of the same kind" if hidden == 1 else f"{hidden} records more of the same kinds"
@@ -213,7 +213,7 @@ def explain(
     return 0
 
 
-def _less_repeated(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def less_repeated(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The records without what repeats: of each start the last stacks, and the first lines of its logs."""
     last: dict[tuple[object, ...], int] = {}
     seen: Counter[tuple[object, ...]] = Counter()
@@ -238,12 +238,34 @@ def _start_of(record: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _print_records(records: Sequence[dict[str, Any]], *, damaged: bool = False) -> None:
+    for line in told_records(records, damaged=damaged):
+        print(line)
+
+
+def told_records(records: Sequence[dict[str, Any]], *, damaged: bool = False) -> Iterator[str]:
+    """The lines of `explain` for the records of a run, from its first on."""
     start = records[0]["at"] if records else 0.0
+    told: dict[str, dict[str, Any]] = {}  # incident -> its diagnosis so far
     # An agent's records are copied later than they were written.
     for record in sorted(records, key=_written_s):
         place = f"{record['attempt']}" + (f".{record['start']}" if record["kind"] in AGENT_KINDS else "")
-        for line in _record_lines(record, damaged=damaged):
-            print(f"{_written_s(record) - start:9.1f} s  attempt {place}  {line}")
+        for line in _once_more(record, told) or _record_lines(record, damaged=damaged):
+            yield f"{_written_s(record) - start:9.1f} s  attempt {place}  {line}"
+
+
+def _once_more(record: dict[str, Any], told: dict[str, dict[str, Any]]) -> list[str]:
+    """The lines for a diagnosis that the agent inside the job had printed already; [] for any other record."""
+    if record["kind"] not in ("diagnosed", "start.diagnosed"):
+        return []
+    known, found = told.get(record["data"].get("incident", "")), record["data"].get("diagnosis")
+    told[record["data"].get("incident", "")] = found
+    if not known or not found or any(known.get(key) != found.get(key) for key in _SAME):
+        return []
+    also = [one for one in found.get("rests_on", ()) if one not in known.get("rests_on", ())]
+    return ["diagnosed: the same as inside the job", *(f"    rests also on: {one}" for one in also)]
+
+
+_SAME = ("class", "title", "nodes", "because", "advice")
 
 
 def _written_s(record: Mapping[str, Any]) -> float:
@@ -326,7 +348,7 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         yield from _spent(data)
     elif kind == "start.left":
         yield f"not inside the allocation: {data['reason']}"
-        yield from _path(data)
+        yield from _path(data, said=data["reason"])
     elif kind in _LINE_OF_KIND:
         line = _LINE_OF_KIND[kind](data | {"job": record["job"]})  # type: ignore[no-untyped-call]
         if line:
@@ -335,9 +357,9 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         yield view_run.COMPANION_LINES[kind](data)
 
 
-def _path(data: dict[str, Any]) -> Iterator[str]:
-    """One line for each rung that was considered: why it was or was not taken."""
-    yield from (f"    {rung}: {why}" for rung, why in data.get("path", ()))
+def _path(data: dict[str, Any], said: str = "") -> Iterator[str]:
+    """One line for each rung that was considered: why it was or was not taken. What was `said` already is left out."""
+    yield from (f"    {rung}: {why}" for rung, why in data.get("path", ()) if why not in said)
 
 
 def _spent(data: dict[str, Any]) -> Iterator[str]:
@@ -353,7 +375,7 @@ def _diagnosis_lines(diagnosis: dict[str, Any]) -> Iterator[str]:
     yield from (f"    proof: {p['file']}:{p['line']}: {p['text']}" for p in diagnosis["because"])
     if diagnosis.get("rests_on"):
         yield f"    rests on: {'; '.join(diagnosis['rests_on'])}"
-    if diagnosis["consequences"]:
+    if diagnosis["consequences"] and not any("consequence" in one for one in diagnosis.get("rests_on", ())):
         yield f"    set aside as consequences: {diagnosis['consequences']} lines"
     if diagnosis["advice"]:
         yield f"    advice: {diagnosis['advice']}"
@@ -406,13 +428,7 @@ def _print_new(run_dir: str, run: Run, done: dict[_Start, dict[str, int]]) -> bo
             continue
         if key not in done:
             done[key] = {}
-            try_ = (
-                f"attempt {key[0]}"
-                + (f" launch {key[1]}" if key[1] else "")
-                + (f" start {key[2]}" if key[2] > 1 else "")
-            )
-            began = f", {view_run.clock_text(record.started_s)}" if record.started_s else ""
-            _rule(f"{run.id} {try_}: job {record.job} on {nodeset.fold(record.nodes)}{began}")
+            _rule(f"{run.id} {view_run.start_text(key, record)}")
         _print_logs(logs, done[key])
     return bool(done)
 

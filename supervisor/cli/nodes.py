@@ -6,7 +6,7 @@ import getpass
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Annotated, Any
 
@@ -21,8 +21,10 @@ from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import node_counts, sources
 from ftrun.supervisor.config.settings import parse
+from ftrun.supervisor.config.sources import Config
 from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.model.node_entry import NodeEntry
+from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.nodes import ledger, lemon_score, node_facts
 from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, QuarantineRules, fold_entries
 from ftrun.supervisor.reports.view_run import clock_text
@@ -89,6 +91,36 @@ def nodes(
         lent = {one["node"]: f"lent to {run}" for one in pooled if (run := one["borrowed_by"])}
         told = [f"{n['node']} {lent.get(n['node'], n['slurm'] or 'not seen')}" for n in pooled]
         print(f"pool {scene.pool}: {', '.join(told) or 'no nodes'}")
+
+
+class LedgerView:
+    """The rows of `ftrun nodes` for those who ask again and again, without asking Slurm: what is new is read."""
+
+    def __init__(self, home: str, settings: Config) -> None:
+        self._reader = ledger.Reader(home)
+        self._rules, self._keep_s = QuarantineRules.of(settings.values), settings.number("ledger-keep")
+        self._entries: list[NodeEntry] = []
+        self._book = fold_entries([], self._rules, {})
+
+    def rows(self, runs: Iterable[Run]) -> list[list[object]]:
+        """A row for each node that has a history or that one of the runs uses now: its cells, the run instead of
+        Slurm's state.
+        """
+        now_s, entries = time.time(), self._reader.entries()
+        if entries is not self._entries:
+            self._entries = entries
+            kept = [entry for entry in entries if now_s - entry.at_s <= self._keep_s]
+            self._book = fold_entries(kept, self._rules, {})
+        used = {
+            node: run.id
+            for run in runs
+            if not run.final and run.attempt is not None and not run.attempt.launch.end.state
+            for node in run.attempt.reach
+        }
+        scene = NodesView("", now_s, self._book)
+        names = sorted({*used, *node_facts.names_to_show(self._book, {}, every=False)})
+        rows = [_cells(node_facts.node_row(scene.record(name), None, now_s)) for name in names]
+        return [[row[0], used.get(str(row[0])), *row[2:]] for row in rows]
 
 
 def _pooled(scene: NodesView) -> list[dict[str, str]]:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-from ftrun.hooks.runtime.formats import duration_text
+from ftrun.hooks.runtime.formats import duration_text, plain
 from ftrun.slurm.client import nodeset
+from ftrun.supervisor.board import lines
+from ftrun.supervisor.board.reading import HomeReader, SeenRun, Told, Watch
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, Name, argument, option
-from ftrun.supervisor.controller import drain
+from ftrun.supervisor.config import sources
+from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import FINAL_STATES
+from ftrun.supervisor.nodes import spool
 from ftrun.supervisor.reports import view_checkpoints, view_run
 
 ASKED_SHOWN_S = 86_400.0
+STEPS_EVERY_S = 60.0  # by `status --watch`, where nothing else changes
+RESTART_EVERY_S = 60.0  # so often a supervisor is started by those who go on looking
+EXPLAINED = 5000  # records, the newest of a run
+
+Every = Annotated[bool, option("--all -a", "Also show runs that are over.")]
 
 
 def status(
@@ -23,34 +34,42 @@ def status(
         list[str] | None, argument("RUN|JOBID...", "Only these runs, also where they are over.")
     ] = None,
     *,
-    every: Annotated[bool, option("--all -a", "Also show runs that are over.")] = False,
+    every: Every = False,
+    watch: Annotated[
+        bool, option("--watch -w", "Go on: a line for each change, until Ctrl-C or the named runs are over.")
+    ] = False,
     json: Json = False,
 ) -> int:
-    """Show the runs under supervision, and who supervises them."""
+    """Show the runs under supervision, and who supervises them.
+
+    With --watch, a change of the step alone is told once a minute.
+    """
     home_dir = common.home()
+    if watch:
+        return _print_changes(home_dir, names or (), every=every, json=json)
     named = [common.find_run(name) for name in dict.fromkeys(names or ())]
     found = named or common.all_runs(home_dir)
     runs = [run for _, run in found]
     shown = [run for run in runs if names or every or not run.final or run.paused]
-    watch = common.supervisor_state(home_dir)
+    state = common.supervisor_state(home_dir)
     open_runs = sum(not run.final for run in runs)
-    restarted = bool(open_runs) and not watch.watched and common.ensure_supervisor(home_dir)
+    restarted = bool(open_runs) and not state.watched and common.ensure_supervisor(home_dir)
     now = time.time()
     folders = {run.id: folder for folder, run in found}
-    shown = [view_run.with_present_step(folders[run.id], drain.with_answers(run, now), now) for run in shown]
+    shown = [view_run.with_present_step(folders[run.id], spool.with_answers(run, now), now) for run in shown]
     rows = [
         view_run.run_row(run, now) | {"staged": view_checkpoints.staged_facts(folders[run.id], run)}
         for run in shown
     ]
     if json:
         facts = {
-            "watched": watch.watched,
-            "by": watch.by,
-            "not_since": watch.since_s,
-            "slurm_unseen_since": watch.blind_since_s,
-            "set_aside": dict(watch.set_aside),
-            "slurm_client": dict(watch.asks),
-            "not_published": dict(watch.not_published),
+            "watched": state.watched,
+            "by": state.by,
+            "not_since": state.since_s,
+            "slurm_unseen_since": state.blind_since_s,
+            "set_aside": dict(state.set_aside),
+            "slurm_client": dict(state.asks),
+            "not_published": dict(state.not_published),
         }
         common.print_json({"supervisor": facts | {"started_now": restarted}, "runs": rows})
         return 0
@@ -64,7 +83,7 @@ def status(
         print("no run is under supervision" + ("; runs that are over: ftrun status --all" if over else ""))
     for row in rows:
         _say_asked(row, now)
-    _say_watch(watch, open_runs, restarted, now)
+    _say_watch(state, open_runs, restarted, now)
     return 0
 
 
@@ -86,13 +105,10 @@ def _cells(row: dict[str, Any]) -> list[object]:
 
 
 def _why(row: dict[str, Any]) -> str:
-    inside = view_run.inside_text(row["inside"])
     trouble = view_checkpoints.staging_problem(row["staged"]) if row["staged"] else ""
     staged = f"checkpoints in memory: {trouble}" if trouble else ""
     caps = "" if row["state"] in {one.value for one in FINAL_STATES} else view_run.caps_text(row)
-    return "; ".join(
-        filter(None, (row["why"], inside, _companions(row), view_run.growth_text(row), staged, caps))
-    )
+    return "; ".join(filter(None, (view_run.why_text(row), staged, caps)))
 
 
 def _companions(row: dict[str, Any]) -> str:
@@ -108,24 +124,25 @@ def _nodes(row: dict[str, Any]) -> str | None:
 
 def _say_watch(watch: common.SupervisorState, open_runs: int, restarted: bool, now: float) -> None:
     """Print who supervises the runs, on stderr: stdout has only the table."""
+    for line in watch_lines(watch, open_runs, restarted, now):
+        print(line, file=sys.stderr)
+
+
+def watch_lines(watch: common.SupervisorState, open_runs: int, restarted: bool, now: float) -> Iterator[str]:
+    """Who supervises the runs, and what is in the way."""
     if watch.watched:
-        print(f"watched from {watch.by}", file=sys.stderr)
-        for run, why in watch.set_aside.items():
-            print(f"{run} is not supervised: {why}", file=sys.stderr)
+        yield f"watched from {watch.by}"
+        yield from (f"{run} is not supervised: {why}" for run, why in watch.set_aside.items())
         if watch.asks.get("why"):
-            print(f"Slurm is asked by its commands, not by pyslurm: {watch.asks['why']}", file=sys.stderr)
-        for name, why in watch.not_published.items():
-            print(f"not published: {name}: {why}", file=sys.stderr)
-    if watch.blind_since_s is not None and watch.watched:
-        print(
-            f"Slurm has not answered for {duration_text(now - watch.blind_since_s)}: ftrun does nothing until it does",
-            file=sys.stderr,
-        )
-    if not open_runs or watch.watched:
-        return
-    since = f" for {duration_text(now - watch.since_s)}" if watch.since_s is not None else ""
-    then = "a supervisor was started" if restarted else "start one: ftrun supervise"
-    print(f"nobody was watching{since}; {then}", file=sys.stderr)
+            yield f"Slurm is asked by its commands, not by pyslurm: {watch.asks['why']}"
+        yield from (f"not published: {name}: {why}" for name, why in watch.not_published.items())
+        if watch.blind_since_s is not None:
+            silent = duration_text(now - watch.blind_since_s)
+            yield f"Slurm has not answered for {silent}: ftrun does nothing until it does"
+    elif open_runs:
+        since = f" for {duration_text(now - watch.since_s)}" if watch.since_s is not None else ""
+        then = "a supervisor was started" if restarted else "start one: ftrun supervise"
+        yield f"nobody was watching{since}; {then}"
 
 
 def _say_asked(row: dict[str, Any], now: float) -> None:
@@ -139,11 +156,122 @@ def _say_asked(row: dict[str, Any], now: float) -> None:
             print(f"{row['run']}: the site's service was asked to {favour}: {what}{why}")
 
 
+class _Watcher:
+    """Who supervises the runs, for those who go on looking; it starts a supervisor as `status` does, at most once a minute."""
+
+    def __init__(self, home_dir: str) -> None:
+        self._home = home_dir
+        self._started_s = float("-inf")
+
+    def __call__(self, open_runs: int) -> Watch:
+        state, now = common.supervisor_state(self._home), time.monotonic()
+        restarted = False
+        if open_runs and not state.watched and now - self._started_s > RESTART_EVERY_S:
+            self._started_s = now
+            restarted = common.ensure_supervisor(self._home)
+        told = tuple(watch_lines(state, open_runs, restarted, time.time()))
+        watched = state.watched or not open_runs
+        return Watch(watched, told, state.set_aside, blind=state.watched and state.blind_since_s is not None)
+
+
+def _print_changes(home_dir: str, names: Sequence[str], *, every: bool, json: bool) -> int:
+    """Print a line for each run, then one for each change, until all named runs are over."""
+    reader = HomeReader(home_dir, [common.find_run_dir(name) for name in dict.fromkeys(names)])
+    watcher, watched, look_s = _Watcher(home_dir), Watch(), float("-inf")
+    told: dict[str, tuple[dict[str, str], float]] = {}
+    while True:
+        for seen in reader.round():
+            if seen.why:
+                print(f"ftrun: {seen.why}", file=sys.stderr)
+            elif seen.folder in told or names or every or not seen.over:
+                told[seen.folder] = _print_change(seen, reader, told.get(seen.folder), json=json)
+        if reader.why:
+            raise UserError(f"the runs cannot be read: {reader.why}", 1)
+        runs = [one for one in reader.runs.values() if one.run is not None]
+        if names and all(one.over for one in runs):
+            return 0
+        if time.monotonic() - look_s > RESTART_EVERY_S / 4:
+            look_s, before = time.monotonic(), watched
+            watched = watcher(sum(not one.over for one in runs))
+            if watched.lines[:1] != before.lines[:1]:
+                for line in watched.lines:
+                    print(line, file=sys.stderr)
+        if not told and not json and not reader.runs:
+            print("no run so far; waiting for one", file=sys.stderr)
+        time.sleep(reader.rest_s())
+
+
+def _print_change(
+    seen: SeenRun, reader: HomeReader, before: tuple[dict[str, str], float] | None, *, json: bool
+) -> tuple[dict[str, str], float]:
+    """Print a run if it changed, its step alone once a minute; what was told of it last, and when."""
+    now_s = time.time()
+    run, loss = reader.present(seen, now_s)
+    assert run is not None
+    row = view_run.run_row(run, now_s) | {"staged": view_checkpoints.staged_facts(seen.folder, run)}
+    texts = lines.cells(row, seen.points, loss, now_s, watched=True) | {"WHY": plain(_why(row))}
+    lasting = {name: texts[name] for name in ("STATE", "JOB", "NODES", "LAST FAULT", "WHY")}
+    if before is not None and (lasting == before[0] and now_s - before[1] < STEPS_EVERY_S):
+        return before
+    if json:
+        common.print_json(row | {"at": now_s, "loss": loss})
+    else:
+        labels = {
+            "JOB": "job ",
+            "NODES": "on ",
+            "STEP": "step ",
+            "LOSS": "loss ",
+            "TIME LEFT": "left ",
+            "LAST FAULT": "last fault ",
+        }
+        words = [f"{label}{texts[name]}" for name, label in labels.items() if texts[name]]
+        why = f"; {texts['WHY']}" if texts["WHY"] else ""
+        print(f"{_moment(now_s)}  {texts['RUN']}  {texts['STATE']}  {', '.join(words)}{why}")
+    sys.stdout.flush()
+    return lasting, now_s
+
+
+def top(*, every: Every = False) -> int:
+    """Show the runs on one screen, kept up to date: state, step, loss, time left, last fault.
+
+    Enter opens a run with its faults, decisions and logs; keys stop, pause, resume or cancel it, after a question;
+    ? names them all. It reads what the supervisor writes and asks Slurm nothing.
+    """
+    instead = "lines instead: ftrun status --watch"
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError(f"top needs a terminal; {instead}")
+    if os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
+        raise UserError(f"top cannot draw on this terminal (TERM={os.environ.get('TERM', '')}); {instead}")
+    home_dir = common.home()
+    try:
+        from ftrun.supervisor.board.screen import run_board
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "textual":
+            raise
+        raise UserError(f"top needs textual: pip install 'ftrun[top]'; {instead}") from None
+    run_board(told_by(home_dir), every=every)
+    return 0
+
+
+def told_by(home_dir: str) -> Told:
+    """What commands tell the board of this home."""
+    from ftrun.supervisor.cli import explain, nodes
+
+    ledger = nodes.LedgerView(home_dir, sources.load(os.getcwd(), dict(os.environ)))
+    return Told(
+        home=home_dir,
+        watch=_Watcher(home_dir),
+        explain=lambda records: [*explain.told_records(explain.less_repeated(records[-EXPLAINED:]))],
+        nodes=ledger.rows,
+        command=lambda words: [sys.executable, "-m", "ftrun.supervisor", *words],
+    )
+
+
 def show(name: Name, json: Json = False) -> int:
     """Show one run in full: attempts, faults, budgets, exclusions."""
     run_dir, run = common.find_run(name)
     now = time.time()
-    run = view_run.with_present_step(run_dir, drain.with_answers(run, now), now)
+    run = view_run.with_present_step(run_dir, spool.with_answers(run, now), now)
     staged = view_checkpoints.staged_facts(run_dir, run)
     facts = view_run.run_facts(run, now) | {
         "folder": run_dir,
@@ -176,7 +304,7 @@ def show(name: Name, json: Json = False) -> int:
         print(f"checkpoints in memory: {view_checkpoints.staged_text(staged)}")
     for row in view_checkpoints.shown_rows(facts["read"]):
         print(f"read to its end: {view_checkpoints.verified_line(row)}")
-    for text in view_run.outlook_lines(facts):
+    for text in (*view_run.end_lines(facts), *view_run.outlook_lines(facts)):
         print(text)
     lacking = view_checkpoints.lack_of_checkpoints(run_dir, run)
     for text in (*facts["warnings"], *([lacking] if lacking else [])):
@@ -209,7 +337,7 @@ def _attempts(facts: dict[str, Any]) -> None:
             _moment(a["slurm_started_at"] or a["started_at"]),
             _moment(a["slurm_ended_at"] or a["ended_at"]),
             a["end_state"] or (a["submission"] if a["submission"] != "done" else None),
-            a["exit_code"],
+            f"signal {a['exit_signal']}" if a["exit_signal"] and not a["exit_code"] else a["exit_code"],
             a["last_step"],
             a["resumed_from"].rpartition("/")[2] or None,
         ]
@@ -300,7 +428,7 @@ def _incidents(run: Run) -> None:
             incident["title"],
             nodeset.fold(incident["nodes"]) or None,
             incident["action"] or None,
-            incident["reason"] or None,
+            view_run.reason_text(incident) or None,
             _back_after_s(incident["seconds"]),
         ]
         for incident in map(view_run.incident_facts, run.incidents)
@@ -347,7 +475,7 @@ def history(
                 r["title"],
                 nodeset.fold(r["nodes"]) or None,
                 r["action"],
-                r["reason"],
+                view_run.reason_text(r) or None,
                 _back_after_s(r["seconds"]),
             ]
             for r in found

@@ -119,13 +119,15 @@ def _submit(asked: Submission) -> int:
         return _plain(asked, "its script was not understood")
     code = run.submit()
     if run.job and os.isatty(2):  # for a person; a program's streams are sbatch's own
-        _tell_checkpoint(asked)
+        _tell_lacks(asked)
     return wait_for_run(run_dir, run.start_supervisor) if run.job and run.kept["wait"] else code
 
 
-def _tell_checkpoint(asked: Submission) -> None:
+def _tell_lacks(asked: Submission) -> None:
     from ftrun.supervisor.submission import script_check
 
+    if line := script_check.log_folder_line(asked):
+        print_notice(line)
     if line := script_check.checkpoint_line(asked):
         print_notice(f"{line}; `--ft-check` looks at a script")
 

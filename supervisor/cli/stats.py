@@ -1,4 +1,4 @@
-"""`ftrun stats` and `ftrun report`: where the time of one run, or of all, went. (I/O)"""
+"""`ftrun stats`, `ftrun report` and `ftrun metrics`: where the time of one run, or of all, went. (I/O)"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,7 @@ from ftrun.supervisor.reports.time_ledger import Spent, TimeLedger, ledger_of
 from ftrun.supervisor.store import journal
 
 DAY_S = 86_400.0
+SHIPPED = {True: "dashboard.json", False: "alerts.yml"}
 UNITS_S = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
 
 Found = tuple[Run, TimeLedger]
@@ -99,6 +101,31 @@ def report(
     print(path)
     if show:
         open_in_browser(Path(path))
+    return 0
+
+
+def metrics(
+    *,
+    dashboard: Annotated[bool, option("--dashboard", "Print a dashboard for Grafana, as JSON.")] = False,
+    rules: Annotated[bool, option("--rules", "Print alert rules for Prometheus, as YAML.")] = False,
+) -> int:
+    """Print the series of all runs of this home, as they are now, in the text format of Prometheus.
+
+    The supervisor publishes the same where `metrics-folder` or `metrics-port` is set (docs/metrics.md).
+    """
+    from ftrun.supervisor.publish.metrics import Metrics
+    from ftrun.supervisor.publish.publisher import FollowedRun
+
+    if dashboard and rules:
+        raise UserError("metrics: give only one of --dashboard and --rules")
+    if dashboard or rules:
+        print((resources.files("ftrun.supervisor.publish") / SHIPPED[dashboard]).read_text("utf-8"), end="")
+        return 0
+    home_dir = common.home()
+    counted = Metrics(home_dir)
+    for folder, run in common.all_runs(home_dir):
+        counted.on_history(FollowedRun(folder, run), journal.read_run(folder))
+    sys.stdout.buffer.write(counted.text(time.time()))
     return 0
 
 

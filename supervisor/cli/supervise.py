@@ -21,6 +21,7 @@ import shlex
 import shutil
 import signal
 import sys
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from ftrun.slurm.client import options as client_options
 from ftrun.slurm.client.cluster import Cluster, PartitionRow, SubmitRequest
 from ftrun.slurm.client.parse import parse_seconds
 from ftrun.supervisor.cli import common
-from ftrun.supervisor.cli.options import option
+from ftrun.supervisor.cli.options import Json, option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.submission import start_supervisor
@@ -111,7 +112,7 @@ def _run_loop(
     from ftrun.slurm.commands.accounting import SacctAccounting
     from ftrun.slurm.commands.steps import CommandSteps
     from ftrun.supervisor.controller.loop import Supervisor
-    from ftrun.supervisor.publish.process import PublishProcess, asked_for
+    from ftrun.supervisor.publish.process import PublishProcess
     from ftrun.supervisor.store.lease import Lease, SystemClock
     from ftrun.supervisor.submission import cluster_client
 
@@ -125,9 +126,7 @@ def _run_loop(
     cluster = cluster_client.open_cluster(settings, env, timeout_s=COMMAND_TIMEOUT_S, tell=spoke)
     if not os.path.isdir(home):
         private_folders(home)
-    publish = None
-    if asked_for(settings):
-        publish = PublishProcess(env | {"FTRUN_HOME": home}, log.info, clock.mono_s)
+    publish = PublishProcess(env | {"FTRUN_HOME": home}, log.info, clock.mono_s)
     slurm_conf = env.get("SLURM_CONF", "")
     supervisor = Supervisor(home, cluster, clock, lease, log=log, slurm_conf=slurm_conf, publish=publish)
     supervisor.services.steps = CommandSteps(env)
@@ -408,3 +407,57 @@ def time_limit(words: Sequence[str], partitions: Mapping[str, PartitionRow]) -> 
             " name another one with --sbatch-options '-p NAME'"
         )
     return int(limit_s // 60)
+
+
+def notify(
+    *,
+    test: Annotated[
+        bool, option("--test", "Send one message to each address, now, and say how that went.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Show who gets notices and what waits for them (docs/notices.md)."""
+    from ftrun.supervisor.notices import addresses, delivery, message, notice, outbox, schedule
+    from ftrun.supervisor.publish import notices
+
+    config = sources.load(os.getcwd(), os.environ)
+    schedule.Rules.of(config.values)
+    path = config.path("notify")
+    if not path:
+        raise UserError(
+            'no notices are sent: set notify = "FILE" in ~/.config/ftrun/config.toml (docs/notices.md)'
+        )
+    known = addresses.read_addresses(path)
+    now_s = time.time()
+    letter = message.letter_of(
+        schedule.Message((notice.test_notice(now_s, notices.sender()),)), notices.sender()
+    )
+    ways = [
+        (one, delivery.Delivery(one, None if one.way == "heartbeat" else letter) if test else None)
+        for one in known
+    ]
+    box = outbox.Outbox(os.path.join(common.home(), "publish", "notices"))
+    rows = []
+    for one, sent in ways:
+        inbox = box.inboxes.get(one.id)
+        waiting = len(inbox.waiting) if inbox is not None else 0
+        problem = "; ".join(part.partition(": ")[2] for part in notices.problems(box, [one]))
+        if sent is not None:
+            why = sent.wait(delivery.LIMIT_S)
+            problem = f"it takes more than {delivery.LIMIT_S:.0f} s" if why is None else why
+        rows.append(
+            {
+                "address": one.label,
+                "way": one.way,
+                "waiting": waiting,
+                "sent": test and not problem,
+                "problem": problem,
+            }
+        )
+    if json:
+        common.print_json({"notices": rows})
+    else:
+        for row in rows:
+            state = row["problem"] or ("sent" if test else f"{row['waiting']} notices wait")
+            print(f"{row['address']} by {row['way']}: {state}")
+    return 1 if test and any(row["problem"] for row in rows) else 0

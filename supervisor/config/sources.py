@@ -162,6 +162,10 @@ class Config:
         home = self.text("home")
         return _folder(home) if home else home_dir(dict(env))
 
+    def path(self, key: str) -> str:
+        """A folder of the settings as an absolute path; "" where none is set."""
+        return _folder(self.text(key)) if self.text(key) else ""
+
     def layers(self) -> dict[str, str]:
         """Key -> layer, for the settings that are not at their default."""
         return {key: layer for key, (layer, _) in self.origin.items() if layer != DEFAULT}

@@ -252,6 +252,9 @@ TABLE = (
     Setting("fault-save-timeout", DURATION, 30.0, "The same after a fault that left most processes alive; 0: they are not asked."),
     Setting("timeouts", CHOICE, "auto", "Let the libraries of collectives record what they do and write it down at their own time-out, by"
             " variables that the user did not set (docs/timeouts.md); no time-out is lowered.", choices=("auto", "never")),
+    Setting("tracker", CHOICE, "never", "Let the experiment tracker of the script go on in the same run after a restart (docs/trackers.md): auto = W&B and MLflow, by variables"
+            " that the user did not set; all = Comet, too, where the script calls comet_ml.start(); never = each start is what the script makes of it.",
+            choices=("auto", "all", "never")),
     Setting("second-opinion", TEXT, "", "Ask a language model where a failure stays unexplained (docs/second-opinion.md): the address of an"
             " OpenAI-compatible endpoint, such as https://models.example.org/v1. It gets at most 8 KB of redacted log lines. Empty: off, and nothing leaves.",
             scope="admin", value_name="URL", reach=SENDS),
@@ -261,6 +264,17 @@ TABLE = (
     Setting("second-opinion-plain-http", FLAG, False, "Let the lines and the key leave this host without encryption.", scope="admin"),
     Setting("second-opinion-limit", DURATION, 20.0, "How long an answer is waited for; then the run goes on without it.", least=1, scope="admin"),
     Setting("second-opinion-per-day", INT, 20, "How many questions may be asked within 24 hours, for all runs of a home.", scope="admin"),
+    Setting("notify", TEXT, "", "File with the addresses that get notices (docs/notices.md), one a line: mail, webhooks, any URL that apprise knows, and a heartbeat-url. Only you may"
+            " be able to read it. Empty: off.", scope="admin", value_name="FILE", reach=READS),
+    Setting("notify-now", TEXT, "gave-up,stalled,finished", "What is told at once: gave-up, stalled, finished, fault, recovered, budget, drained; all; none. The rest is in the daily summary.",
+            scope="admin", value_name="KIND,KIND,...", reach=NOTHING),
+    Setting("notify-summary", TEXT, "08:00", "When the rest is told, once a day, in the local time of the supervisor's host; never = not at all.", scope="admin",
+            value_name="HH:MM", reach=NOTHING),
+    Setting("notify-quiet", TEXT, "", "Hours in which no message leaves, such as 22:00-07:00; what there is to tell waits for their end.", scope="admin",
+            value_name="HH:MM-HH:MM", reach=NOTHING),
+    Setting("notify-per-hour", INT, 6, "How many messages may leave to one address within an hour; the last of them holds all that waits.", least=1, scope="admin"),
+    Setting("notify-stalled-after", DURATION, 3600.0, "How long a run that should train may make no step, or wait to start again, until that is told.", least=60.0,
+            scope="admin"),
     Setting("claim-wait", DURATION, 120.0, "How long a later attempt waits on its node for the run's folder before it gives up."),
     Setting("backoff", DURATION, 5.0, "Pause before a new attempt after a fault that time may heal; doubled each time."),
     Setting("backoff-max", DURATION, 600.0, "Longest such pause."),
@@ -294,6 +308,10 @@ TABLE = (
     Setting("on-fault", TEXT, "", "Command that the supervisor runs once a fault is diagnosed and the next step is decided.",
             value_name="COMMAND", reach=RUNS),
     Setting("on-give-up", TEXT, "", "Command that the supervisor runs when it stops a run for good.", value_name="COMMAND", reach=RUNS),
+    Setting("metrics-folder", TEXT, "", "Folder into which the supervisor writes metrics of the runs as a text file for node_exporter's textfile collector"
+            " (docs/metrics.md). Empty: none.", scope="admin", value_name="DIR", reach=WRITES),
+    Setting("metrics-port", INT, 0, "Port on 127.0.0.1 where Prometheus finds the same metrics; every user of that host can read them. 0: none.",
+            scope="admin"),
     Setting("hook-limit", DURATION, 60.0, "How long such a command may take before it is ended; it never costs more than this.",
             least=1),
     Setting("supervisor", CHOICE, "auto", "auto: a submission starts a supervisor where none is alive; none: somebody else runs"

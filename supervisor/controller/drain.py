@@ -26,14 +26,12 @@ from functools import partial
 from typing import Any
 
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
-from ftrun.slurm.records import replace
 from ftrun.supervisor.context.cluster_view import cluster_view
 from ftrun.supervisor.context.run_context import RunContext
-from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
+from ftrun.supervisor.nodes import spool
 from ftrun.supervisor.policy import policy_input
 
-ANSWERED_WITHIN_S = 7200.0  # a credential is valid for an hour; after two no answer can come
 SETTING = "site-spool"
 TRIES_MAX = 5
 
@@ -163,7 +161,7 @@ def _sign_and_leave(
 ) -> None:
     """Sign the request and leave it in the spool. Raises SlurmError (munge), OSError (spool)."""
     from ftrun.slurm.commands import munge
-    from ftrun.supervisor.nodes import drain_rules, spool
+    from ftrun.supervisor.nodes import drain_rules
 
     attempt, facts = ctx.attempt, ctx.services.facts()
     path = str(ctx.settings[SETTING])
@@ -187,35 +185,6 @@ def _sign_and_leave(
 
 def note_answers(ctx: RunContext) -> None:
     """Journal the new answers of the drain service. Raises OSError (journal)."""
-    for request_id, told in _new_answers(ctx.run, ctx.services.clock.now_s()).items():
+    for request_id, told in spool.new_answers(ctx.run, ctx.services.clock.now_s()).items():
         kind = "drain.asked" if told["node"] else "raise.asked"
         ctx.record(kind, step="answered", id=request_id, **told)
-
-
-def with_answers(run: Run, now_s: float) -> Run:
-    """The run with the answers that came since its journal was written, for read-only views."""
-    news = _new_answers(run, now_s)
-    asked = {i: {**a, "step": "answered", **news[i]} if i in news else a for i, a in run.asked.items()}
-    return replace(run, asked=asked) if news else run
-
-
-def _new_answers(run: Run, now_s: float) -> dict[str, Mapping[str, Any]]:
-    waiting = [
-        i
-        for i, a in run.asked.items()
-        if a["step"] == "left" and now_s - float(a["at_s"]) < ANSWERED_WITHIN_S
-    ]
-    if not waiting:
-        return {}
-    from ftrun.supervisor.nodes import spool
-
-    found = {i: spool.read_answer(str(run.settings.get(SETTING, "")), i) for i in waiting}
-    return {
-        i: {
-            "node": run.asked[i]["node"],
-            "verdict": str(told.get("verdict", "")),
-            "why": str(told.get("why", "")),
-        }
-        for i, told in found.items()
-        if told is not None
-    }

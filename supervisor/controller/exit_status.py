@@ -90,7 +90,7 @@ def launch_exit(
         data |= {"state": "COMPLETED", "exit_code": 0}
     if state in {"FAILED", "GONE"} and _second_start(ctx, launch, started_at_s):
         data |= _of_the_first_start(ctx, written, data["nodes"], launch)
-    if state == "COMPLETED" and written is None and _is_closed(ctx):
+    if state == "COMPLETED" and written is None and _was_turned_away(ctx):
         data |= {"state": "FAILED", "reason": CLOSED, "exit_code": None, "exit_signal": None}
     return data
 
@@ -126,9 +126,14 @@ def _of_the_first_start(
     }
 
 
-def _is_closed(ctx: RunContext) -> bool:
+def _was_turned_away(ctx: RunContext) -> bool:
+    """Whether the attempt was closed, or claimed by two jobs at once, so that neither began (P4)."""
+    place = ctx.run_dir, ctx.attempt.number
     with contextlib.suppress(OSError):
-        return any(claim.closed for claim in attempt_dir.claims(ctx.run_dir, ctx.attempt.number))
+        claims = attempt_dir.claims(*place)
+        return any(one.closed for one in claims) or (
+            bool(claims) and attempt_dir.claim_holder(*place) is None
+        )
     return ctx.attempt.closed
 
 

@@ -1,10 +1,10 @@
 """That an attempt is over, so that the next one may start: job and nodes (P6), its claim and token (P4). (I/O)
 
 First the job must be over for Slurm, then each node of the launch by itself: it responds and has nothing left
-of the job, or it has been silent for so long that its processes count as dead (the node is excluded then), or the
-site's command has cut it off. A
-launch that ran while no supervisor watched is assessed first: it may have completed. Then its claim is taken,
-so that a late job of it does not start.
+of the job, or it has been silent for so long that its processes count as dead (the node is excluded then). A
+site may name a command that cuts off a node which Slurm has given up (power, or a switch's port); where that
+succeeded, nothing writes there any more, and nobody waits. A launch that ran while no supervisor watched is
+assessed first: it may have completed. Then its claim is taken, so that a late job of it does not start.
 
 Last, other jobs that bear the run's token are cancelled. sbatch may have made two jobs of one token, one of
 them late; and a controller that lost its memory may bring back what was over. Where claims can be seen, such
@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.slurm.client.cluster import JobRow, JobState, NodeRow
 from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.context.cluster_view import GIVEN_UP
 from ftrun.supervisor.context.run_context import RunContext
-from ftrun.supervisor.controller import fence_command, observe
+from ftrun.supervisor.controller import observe, user_hooks
+from ftrun.supervisor.controller.user_hooks import FENCE, FENCED, DueHook
 from ftrun.supervisor.model import types
 from ftrun.supervisor.model.job_rows import base_job_id
 from ftrun.supervisor.model.run import Companion
@@ -117,12 +119,14 @@ def _take_up_unseen_launch(ctx: RunContext) -> bool:
 
 def _adopt_second_job(ctx: RunContext) -> bool:
     attempt, run_dir = ctx.attempt, ctx.run_dir
-    record = attempt_dir.launch_record(run_dir, attempt.number, attempt.launch.number)
-    if record is None or record.job in ("", attempt.job) or attempt_dir.has_tasks(run_dir, attempt.number):
+    holder = attempt_dir.claim_holder(run_dir, attempt.number)
+    if holder is None or holder.job == attempt.job or attempt_dir.has_tasks(run_dir, attempt.number):
         return False
-    observe.adopt_job(ctx, record.job)
-    ctx.record("job.started", nodes=list(record.nodes), started_at_s=None)
-    ctx.begin_launch(attempt.launch.number)
+    record = attempt_dir.launch_record(run_dir, attempt.number, holder.launch)
+    nodes = record.nodes if record is not None else ()
+    observe.adopt_job(ctx, holder.job, attempt.launch.number)
+    ctx.record("job.started", launch=holder.launch, nodes=list(nodes), started_at_s=None)
+    ctx.begin_launch(holder.launch)
     return True
 
 
@@ -135,7 +139,26 @@ def _node_clear(ctx: RunContext, node: str) -> bool:
         ctx.observations.silent.stop(node)
         return "completing" not in row.flags or _others_complete(ctx, node)
     silent_s = ctx.observations.silent[node].held_s(ctx.snapshot.mono_s)
-    return silent_s >= fence_wait_s(ctx) or fence_command.has_cut_off(ctx, node)
+    return silent_s >= fence_wait_s(ctx) or _is_cut_off(ctx, row)
+
+
+def _is_cut_off(ctx: RunContext, row: NodeRow) -> bool:
+    """Whether the site's command has cut off a silent node of the launch; starts it once Slurm has given the node up.
+
+    It is run like the user's commands: journalled first, so once for each node and launch, beside the loop, with
+    a limit. Where it fails, the wait goes on. Raises LeaseLost, Stale, OSError (journal).
+    """
+    if not ctx.settings.get(FENCE):
+        return False
+    key = f"{FENCE}.{ctx.attempt.number}.{ctx.attempt.launch.number}.{row.name}"
+    if key not in ctx.run.hooks:
+        if row.state in GIVEN_UP:
+            facts = {"attempt": ctx.attempt.number, "nodes": (row.name,), "decision": "fence"}
+            user_hooks.start(ctx, DueHook(key, FENCE, facts))
+        return False
+    if not ctx.run.hooks[key]:
+        user_hooks.note_ends(ctx)
+    return ctx.run.hooks[key] == FENCED
 
 
 def _others_complete(ctx: RunContext, node: str) -> bool:
@@ -225,5 +248,5 @@ def _is_orphan(ctx: RunContext, row: JobRow) -> bool:
     if not has_token(row.comment, attempt.token):
         return True
     # Of two jobs of one submission the holder of the claim is the attempt; it may not be known yet.
-    owner = attempt_dir.claim_of_launch(ctx.run_dir, attempt.number, attempt.launch.number)
-    return owner is not None and owner.job == attempt.job
+    holder = attempt_dir.claim_holder(ctx.run_dir, attempt.number)
+    return holder is not None and holder.job == attempt.job

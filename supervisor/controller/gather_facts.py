@@ -13,7 +13,9 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
+from ftrun.slurm.client.options import OptionError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.context.cluster_view import lost_nodes
@@ -39,17 +41,18 @@ from ftrun.supervisor.model.types import (
 )
 from ftrun.supervisor.nodes.from_runs import entry_prefix
 from ftrun.supervisor.nodes.remote_checks import GIVEN_UP_AFTER_S, SshVisit
-from ftrun.supervisor.opinion import inquiry
-from ftrun.supervisor.opinion.answer import BadAnswer
-from ftrun.supervisor.opinion.endpoint import Endpoint, NoAnswer, Request
-from ftrun.supervisor.opinion.question import Question
 from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
 from ftrun.supervisor.signatures.grammar_file import load_grammar
 from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.store.attempt_dir import LaunchRecord
-from ftrun.supervisor.submission import in_allocation, plan
+from ftrun.supervisor.store.submission_context import ContextError
+from ftrun.supervisor.submission import in_allocation, plan, script_check
 from ftrun.supervisor.telemetry import log_watcher
 from ftrun.supervisor.telemetry.line_owner import LineOwner, owner_of
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.opinion.endpoint import Endpoint, Request
+    from ftrun.supervisor.opinion.question import Question
 
 HEALTHY_MAX = 4  # earlier launches whose logs show what is normal
 PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
@@ -104,6 +107,8 @@ def facts_of_end(ctx: RunContext) -> Facts:
             unloadable=attempt_dir.why_no_checkpoint(*place),
             hook_hold=attempt_dir.hook_hold(*place),
         )
+    if "joblaunchfailure" in end.reason.lower():
+        found = replace(found, no_log_folder=_missing_log_folder(ctx))
     if found.held is not None or found.unloadable or found.hook_hold:
         return found  # the script was not started: there is nothing else to read
     if attempt.launch.end.state == "COMPLETED":
@@ -176,6 +181,10 @@ def with_opinion(ctx: RunContext, facts: Facts, found: Diagnosis) -> Facts | Non
     single = attempt.submission == "done" and not attempt.launch.requeued and not attempt.failed_tasks
     if not ctx.settings.get("second-opinion") or not is_open(found) or not single or run.wish:
         return facts
+    from ftrun.supervisor.opinion import inquiry  # a tenth of a supervisor's start, for those who want one
+    from ftrun.supervisor.opinion.answer import BadAnswer
+    from ftrun.supervisor.opinion.endpoint import NoAnswer
+
     asking, known = ctx.observations.per_start(_Asking), run.opinions.get(attempt.incident)
     try:
         if known is None:
@@ -197,6 +206,9 @@ def with_opinion(ctx: RunContext, facts: Facts, found: Diagnosis) -> Facts | Non
 
 def _ask(ctx: RunContext, facts: Facts, found: Diagnosis, asking: _Asking) -> None:
     """Announce a question and send it beside the loop. Raises NoAnswer where nobody may be asked."""
+    from ftrun.supervisor.opinion import inquiry
+    from ftrun.supervisor.opinion.endpoint import Endpoint, NoAnswer, Request
+
     endpoint = Endpoint.of(ctx.settings)
     assert endpoint is not None
     place = ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number
@@ -354,6 +366,16 @@ def _ended(ctx: RunContext, attempt: Attempt, lost: Sequence[str]) -> Ended:
         requeued=attempt.launch.requeued,
         unused=len(ctx.attempt.nodes) > len(attempt.nodes),
     )
+
+
+def _missing_log_folder(ctx: RunContext) -> str:
+    """See `script_check.missing_log_folder`; "" where the submission context cannot be read."""
+    try:
+        context, given = plan.load_options(ctx.run_dir, ctx.submission)
+    except (ContextError, OptionError):
+        return ""
+    names = {"x": str(context["job_name"]), "u": str(context["user"]), "j": ctx.attempt.job}
+    return script_check.missing_log_folder(given, str(context["cwd"]), {**names, "A": ctx.attempt.job})
 
 
 def _refusal(ctx: RunContext) -> SbatchRefusal:

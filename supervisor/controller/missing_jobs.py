@@ -47,6 +47,8 @@ def note_seen(ctx: RunContext, row: JobRow) -> None:
 def handle_missing_job(ctx: RunContext) -> None:
     """The job's row is missing: wait, and record its end once it is really gone. Raises SlurmError."""
     note_missing(ctx)
+    if observe.adopt_claim_holder(ctx, None):
+        return
     if not is_gone(ctx):
         _adopt_another(ctx)
         return
@@ -111,7 +113,7 @@ def _adopt_another(ctx: RunContext) -> None:
         {job_rows.base_job_id(row.job_id) for row in rows if has_token(row.comment, ctx.attempt.token)}
     )
     if jobs and ctx.attempt.job not in jobs:
-        observe.adopt_job(ctx, jobs[0])
+        observe.adopt_job(ctx, jobs[0], ctx.attempt.launch.number)
 
 
 def _due(ctx: RunContext) -> bool:

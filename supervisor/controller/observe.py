@@ -167,24 +167,29 @@ def note_start(ctx: RunContext) -> None:
         ctx.begin_start()
 
 
-def adopt_claim_holder(ctx: RunContext, row: JobRow) -> bool:
+def adopt_claim_holder(ctx: RunContext, row: JobRow | None) -> bool:
     """Whether another job with this attempt's token holds the claim; that job is adopted as the attempt's.
 
-    sbatch may have made two jobs of one token. The one without the claim exits by itself.
+    sbatch may have made two jobs of one token, and Slurm may have started the other one more than once before it
+    claimed. The one without the claim exits by itself.
     """
     asked = ctx.observations.intervals["claim holder"]
-    if not row.state.ended and not asked.due(ctx.snapshot.mono_s, OWNER_EVERY_S):
+    over = row is not None and row.state.ended
+    if not over and not asked.due(ctx.snapshot.mono_s, OWNER_EVERY_S):
         return False
-    owner = attempt_dir.claim_of_launch(ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number)
-    if owner is None or not owner.job or owner.job == ctx.attempt.job or len(ctx.rows()) > 1:
+    if len(ctx.rows()) > 1:
         return False
-    adopt_job(ctx, owner.job)
+    holder = attempt_dir.claim_holder(ctx.run_dir, ctx.attempt.number)
+    if holder is None or holder.job == ctx.attempt.job:
+        return False
+    adopt_job(ctx, holder.job, holder.launch)
     return True
 
 
-def adopt_job(ctx: RunContext, job: str) -> None:
-    """From now on this job is the attempt's. Raises OSError (journal)."""
-    ctx.record("job.adopted", job_id=job, instead_of=ctx.attempt.job)
+def adopt_job(ctx: RunContext, job: str, launch: int) -> None:
+    """From now on this job, in this launch of it, is the attempt's. Raises OSError (journal)."""
+    ctx.record("job.adopted", job_id=job, launch=launch, instead_of=ctx.attempt.job)
+    ctx.begin_launch(launch)
     run_dir.index_job(ctx.services.home, job, ctx.run.id)
 
 

@@ -16,7 +16,7 @@ from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import exit_status, fencing, finish
 from ftrun.supervisor.model.types import Decision
-from ftrun.supervisor.store import run_dir
+from ftrun.supervisor.store import attempt_dir, run_dir
 from ftrun.supervisor.submission import sbatch_options
 
 LOOKUP_FOR_S = 30.0  # how long a submission with an unknown outcome is looked up
@@ -60,9 +60,11 @@ def _looked_for_s(ctx: RunContext) -> float:
 
 def _not_submitted(ctx: RunContext, why: str) -> None:
     """Close the attempt before it counts as lost: a late job of it then does not start (P4)."""
-    taken = fencing.close_attempt(ctx, started=False)
-    if taken is not None and taken.job:
-        _record_found_job(ctx, taken.job, seen=False)  # by its claim: Slurm may have forgotten it long ago
+    job = attempt_dir.array_job(ctx.run_dir, ctx.attempt.number)
+    if not job and (taken := fencing.close_attempt(ctx, started=False)) is not None:
+        job = taken.job
+    if job:
+        _record_found_job(ctx, job, seen=False)  # by its claim: Slurm may have forgotten it long ago
     elif ctx.attempt.number == 1 and not ctx.run.incidents:
         reason = f"the submission did not come about: {why}"
         ctx.record("run.abandoned", reason=reason, **{"class": "scheduler"})

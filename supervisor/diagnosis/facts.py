@@ -60,7 +60,8 @@ class Facts:
     when ftrun began to end the start; what stands behind is no cause (P7). `forgotten`: Slurm does not know the
     job any more, too soon to have forgotten one that ended.
 
-    Ends without a start of the script: `refusal` by sbatch; `held` by the checks before the script
+    Ends without a start of the script: `refusal` by sbatch; `no_log_folder`, the folder of the job's output
+    that does not exist; `held` by the checks before the script
     (`held_file` is their record); `unloadable` says why no checkpoint could be loaded, `hook_hold` how the
     user's pre-hook failed, where that keeps the script from starting. For an array: the
     `given_up` tasks, and `tasks`, the diagnoses of the tasks that stand for all.
@@ -94,6 +95,7 @@ class Facts:
     held_file: str = ""
     unloadable: str = ""
     hook_hold: str = ""
+    no_log_folder: str = ""
     given_up: tuple[GivenUpTasks, ...] = ()
     tasks: tuple[Diagnosis, ...] = ()
     nodes: NodeFacts = field(default_factory=NodeFacts)

@@ -270,6 +270,10 @@ def launch_failure(case: Case) -> Diagnosis | None:
     if case.ended.signal == SIGKILL:
         title = "the batch script was killed from outside"
         return plain(FaultClass.UNKNOWN, title, words, confidence=0.4, sources=(Source.SLURM,))
+    if folder := case.facts.no_log_folder:
+        title = f"the folder of the job's output does not exist: {folder}"
+        advice = f"mkdir -p {folder}, and submit again: Slurm makes no folders."
+        return plain(FaultClass.CONFIG, title, words, confidence=0.9, sources=(Source.SLURM,), advice=advice)
     title = "the job could not be launched"
     return plain(FaultClass.NODE, title, words, confidence=0.6, sources=(Source.SLURM,))
 
@@ -310,7 +314,7 @@ def exit_record(case: Case) -> Diagnosis | None:
     if ended.signal == SIGKILL:
         advice = "often the kernel out of memory: see the node's kernel log, or ask for more memory (--mem)"
         return _unknown(case, "killed, and nothing says by whom", words, advice)
-    return _unknown(case, f"ended with {told}, and no line says why", words)
+    return _unknown(case, f"ended with {told}, and no line that ftrun knows says why", words)
 
 
 def text_alone(case: Case) -> Diagnosis | None:
@@ -375,9 +379,12 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
     return context_rules.in_context(found, lines, case)
 
 
+_NAMED = frozenset({FaultClass.CONFIG, FaultClass.DATA})
+
+
 def _title(signature: Signature, lines: Sequence[Evidence]) -> str:
-    """The signature's title; of a mistake in the script with the file, command or argument that its first line names."""
-    named = lines[0].captures.get("path", "") if lines and signature.fault is FaultClass.CONFIG else ""
+    """The signature's title; of a mistake in the script or its data with the file, command or argument that its first line names."""
+    named = lines[0].captures.get("path", "") if lines and signature.fault in _NAMED else ""
     return f"{signature.title}: {named}" if named else signature.title
 
 

@@ -162,8 +162,8 @@ def odd_lines(lines: Sequence[Line], usual: Collection[str] = ()) -> tuple[Line,
         alone = many and len(speakers[form]) == 1 and "" not in speakers[form]
         return (-_trouble(first[form].text) - (2 if alone else 0), places[id(first[form])])
 
-    best = sorted(first, key=weight)[:SHOWN_MAX]
-    if all(weight(form)[0] == 0 for form in best):
+    best = [form for form in sorted(first, key=weight)[:SHOWN_MAX] if weight(form)[0] < 0]
+    if not best:
         # No line indicates trouble: the last ones are as good as any.
         best = list(first)[-SHOWN_MAX:]
     return tuple(sorted((first[form] for form in best), key=lambda line: places[id(line)]))

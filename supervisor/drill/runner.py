@@ -28,7 +28,6 @@ from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.slurm.sandbox.plan import SandboxError
-from ftrun.supervisor.controller import drain
 from ftrun.supervisor.drill import injector, readers, verdict, workload
 from ftrun.supervisor.drill import scenario as drill_scenario
 from ftrun.supervisor.drill.injector import Injector
@@ -38,7 +37,8 @@ from ftrun.supervisor.drill.timeline import Event, Row, Timeline
 from ftrun.supervisor.drill.verdict import Check
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.store import journal
+from ftrun.supervisor.nodes import spool
+from ftrun.supervisor.store import journal_tail
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 POLL_S = 0.25
@@ -81,6 +81,10 @@ def user_scenarios() -> tuple[Scenario, ...]:
 # ---------------------------------------------------------------------------- running drills
 
 
+def ignore(*_: object) -> None:
+    """The listener of a caller that wants to hear nothing."""
+
+
 def run_all(
     scenarios: Sequence[Scenario],
     *,
@@ -90,7 +94,7 @@ def run_all(
     parent: Path | None = None,
     on_event: Callable[[Event], None],
     on_end: Callable[[Result], None],
-    on_home: Callable[[str, Path], None] = lambda name, home: None,
+    on_home: Callable[[str, Path], None] = ignore,
 ) -> list[Result]:
     """Run these drills, at most `lanes` at a time; the results are in their order. Raises what `run_scenario`
     raises. Every drill has cleaned up before this returns or raises, on KeyboardInterrupt too.
@@ -122,8 +126,8 @@ def run_scenario(
     here: bool = False,
     keep: bool = False,
     parent: Path | None = None,
-    on_event: Callable[[Event], None] = lambda event: None,
-    on_home: Callable[[str, Path], None] = lambda name, home: None,
+    on_event: Callable[[Event], None] = ignore,
+    on_home: Callable[[str, Path], None] = ignore,
     stop: threading.Event | None = None,
 ) -> Result:
     """Run a drill and check its outcome.
@@ -152,7 +156,7 @@ class Drill:
         box: Sandbox | None = None,
         here: bool = False,
         parent: Path | None = None,
-        on_event: Callable[[Event], None] = lambda event: None,
+        on_event: Callable[[Event], None] = ignore,
         stop: threading.Event | None = None,
     ) -> None:
         self.scenario, self._box, self._own_box = scenario, box, box is None and not here
@@ -164,7 +168,7 @@ class Drill:
         self._published, self._staging = self.folder / "published", scenario.stage or Staging()
         self._faults: list[dict[str, Any]] = []
         self._events: list[Event] = []
-        self._journals = journal.RunReader()
+        self._journals = journal_tail.RunReader()
         self._on_event = on_event
         self._began_s = time.monotonic()
         self._timeline = Timeline()
@@ -176,7 +180,7 @@ class Drill:
 
     # ---- running
 
-    def run(self, *, keep: bool, on_home: Callable[[str, Path], None] = lambda name, home: None) -> Result:
+    def run(self, *, keep: bool, on_home: Callable[[str, Path], None] = ignore) -> Result:
         """Build, submit, observe and act until the run is over; check the outcome; clean up."""
         try:
             inject = self._build()
@@ -271,7 +275,7 @@ class Drill:
 
     def _runs(self) -> list[model_run.Run]:
         return [
-            drain.with_answers(self._journals.run(run_dir), time.time())
+            spool.with_answers(self._journals.run(run_dir), time.time())
             for run_dir in store_run_dir.run_dirs(str(self.home))
         ]
 

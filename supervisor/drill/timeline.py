@@ -106,7 +106,8 @@ def _attempt(old: Attempt | None, now: Attempt) -> Iterator[str]:
     if now.end_intended and old.end_intended != now.end_intended:
         yield f"attempt {now.number} is to be ended: {now.end_intended}"
     if launch.end.state and launch.end.at_s and was.end.at_s != launch.end.at_s:
-        yield f"attempt {now.number}: {launch.end.state} {launch.end.reason}".rstrip()
+        reason = launch.end.reason.replace("None", "")  # Slurm's word for no reason
+        yield f"attempt {now.number}: {launch.end.state} {reason}".rstrip()
     if launch.over and not was.over:
         yield f"attempt {now.number} is over for certain"
 

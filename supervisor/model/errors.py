@@ -37,6 +37,13 @@ class UnreadableRun(ValueError):
     """A journal that is damaged, of a newer ftrun, or tells what cannot happen: the run is left alone."""
 
 
+def unreadable_text(run_id: str, error: UnreadableRun | OSError) -> str:
+    """Why a run cannot be read, and what to do."""
+    if isinstance(error, OSError):
+        return f"{run_id}: its journal cannot be read: {error.filename}: {error.strerror}"
+    return f"{run_id}: {error}; the run is left alone: ftrun explain {run_id} says how to go on"
+
+
 class SubmitImpossible(Exception):
     """This attempt cannot be submitted as the user asked for it. The message is one line."""
 

@@ -43,9 +43,9 @@ def apply(run: Run, record: Record) -> Run:
     return feature(run, record) if feature else run
 
 
-def fold(run_id: str, records: Iterable[Record]) -> Run:
-    """The run that these records make. Raises IllegalEvent, BadRecord."""
-    run = Run(run_id)
+def fold(run_id: str, records: Iterable[Record], onto: Run | None = None) -> Run:
+    """The run that these records make; `onto`: what the records before them made. Raises IllegalEvent, BadRecord."""
+    run = Run(run_id) if onto is None else onto
     for record in records:
         try:
             run = apply(run, record)
@@ -162,6 +162,12 @@ def _kept(run: Run, record: Record) -> Run:
     """The requeued job may start again by itself."""
     launch = run.attempts[-1].launch.next(record["launch"])
     return run.with_attempt(launch=replace(launch, end=replace(launch.end, state="")))
+
+
+def _adopted(run: Run, record: Record) -> Run:
+    """Another job is the attempt's; what Slurm said of the times of the one before it does not count for it."""
+    run = run.with_attempt(job=record["job"], starts={}, submitted_s=None)
+    return run if record["launch"] == run.attempts[-1].launch.number else _at_launch(run, record["launch"])
 
 
 def _launch_seen(run: Run, record: Record) -> Run:
@@ -436,7 +442,7 @@ _OF_ATTEMPTS: Mapping[str, Callable[[Run, Record], Run]] = {
     "submit.lost": _submit_lost,
     "job.started": _started,
     "launch.seen": _launch_seen,
-    "job.adopted": lambda run, record: run.with_attempt(job=record["job"], starts={}),
+    "job.adopted": _adopted,
     "launch.kept": _kept,
     "job.ended": _ended,
     "job.requeued": _ended,

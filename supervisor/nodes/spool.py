@@ -24,7 +24,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.nodes.drain_rules import ID
 
 SCHEMA = 1
@@ -36,6 +37,7 @@ ANSWERS_MAX = 5000  # looked at in one round
 HALF_WRITTEN_S = 3600.0
 HALF_WRITTEN_MAX = 16  # of one user at a time
 ANSWERS_KEPT_S = 7 * 86_400.0
+ANSWERED_WITHIN_S = 7200.0  # a credential is valid for an hour; after two no answer can come
 ANSWERS = "answers"
 _REQUEST = re.compile(rf"({ID.pattern})\.req")
 
@@ -85,6 +87,34 @@ def read_answer(spool: str, request_id: str) -> dict[str, Any] | None:
     finally:
         os.close(fd)
     return answer if isinstance(answer, dict) and answer.get("id") == request_id else None
+
+
+def with_answers(run: Run, now_s: float) -> Run:
+    """The run with the answers that came since its journal was written, for read-only views."""
+    news = new_answers(run, now_s)
+    asked = {i: {**a, "step": "answered", **news[i]} if i in news else a for i, a in run.asked.items()}
+    return replace(run, asked=asked) if news else run
+
+
+def new_answers(run: Run, now_s: float) -> dict[str, Mapping[str, Any]]:
+    """Request -> node, verdict and reason, for those whose answer the journal does not have yet."""
+    waiting = [
+        i
+        for i, a in run.asked.items()
+        if a["step"] == "left" and now_s - float(a["at_s"]) < ANSWERED_WITHIN_S
+    ]
+    if not waiting:
+        return {}
+    found = {i: read_answer(str(run.settings.get("site-spool", "")), i) for i in waiting}
+    return {
+        i: {
+            "node": run.asked[i]["node"],
+            "verdict": str(told.get("verdict", "")),
+            "why": str(told.get("why", "")),
+        }
+        for i, told in found.items()
+        if told is not None
+    }
 
 
 # ---------------------------------------------------------------------- the drain service's side

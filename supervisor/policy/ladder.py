@@ -294,9 +294,9 @@ def choose_action(
     fault, signature = case.diagnosis.fault, case.diagnosis.signature
     ask = LadderInput(case, ruling, rungs, place, used, rungs.order(fault, signature))
     if ruling.decision.kind != "resubmit":
-        return _leave(ask, f"not inside the allocation: {ruling.decision.kind}", ())
+        return _leave(ask, f"the decision is to {ruling.decision.kind}", ())
     if fault in ENDS_ALLOCATION or case.attempt.launch.requeued:
-        return _leave(ask, f"not inside the allocation: {fault.value} ends it", ())
+        return _leave(ask, f"{fault.value} ends the allocation", ())
     path: list[tuple[str, str]] = []
     for rung in ask.order:
         against = _against(ask, rung)

@@ -1,7 +1,8 @@
 """`python -m ftrun.supervisor.publish`: the process that publishes; the user's supervisor starts it. (I/O)
 
-stdin is a pipe of the supervisor: at its end this process publishes once more and ends. On stdout it writes a
-line of JSON after each round: {"problems": {publisher: line}}; a supervisor that hears nothing for long ends it.
+stdin is a pipe of the supervisor, which writes a byte every `PERIOD_S` while its loop goes round: that begins a
+round here. At its end this process publishes once more and ends. On stdout it writes a line of JSON after each
+round: {"problems": {publisher: line}}; a supervisor that hears nothing for long ends it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ftrun.supervisor.config import sources
@@ -26,7 +28,24 @@ LAST_ROUND_S = 30  # how long the last round may take
 
 Maker = Callable[[str, Config, Mapping[str, str]], Publisher]
 
-PUBLISHERS: Mapping[str, tuple[tuple[str, ...], Maker]] = {}
+
+def _metrics(home: str, config: Config, _env: Mapping[str, str]) -> Publisher:
+    from ftrun.supervisor.publish.metrics import Metrics
+
+    folder, port = config.path("metrics-folder"), config.whole("metrics-port")
+    return Metrics(home, folder=folder, port=port)
+
+
+def _notices(home: str, config: Config, _env: Mapping[str, str]) -> Publisher:
+    from ftrun.supervisor.publish.notices import Notices
+
+    return Notices.of(home, config)
+
+
+PUBLISHERS: Mapping[str, tuple[tuple[str, ...], Maker]] = {
+    "metrics": (("metrics-folder", "metrics-port"), _metrics),
+    "notices": (("notify",), _notices),
+}
 """Name -> the settings any of which asks for it (`process.ASKING`), and what makes it of home, settings, environment."""
 
 
@@ -47,14 +66,16 @@ def main() -> int:
         say({"settings": str(error)})
         return 2
     folder = os.path.join(home, FOLDER)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
     while True:
-        with lock_service(folder) as alone:
-            if alone:
-                publish(Follower(home, publishers))
-                return 0
-        say({"publisher": "another process publishes for this home"})
-        if supervisor_gone(PERIOD_S):
+        try:
+            with lock_service(folder) as alone:
+                if alone:
+                    publish(Follower(home, publishers), publishers)
+                    return 0
+            say({"publisher": "another process publishes for this home"})
+        except OSError as error:
+            say({"publisher": f"{error.filename or folder}: {error.strerror}"})
+        if wait_for_supervisor(PERIOD_S) is False:
             return 0
 
 
@@ -67,10 +88,13 @@ def made(home: str, config: Config, env: Mapping[str, str]) -> Sequence[Publishe
     ]
 
 
-def publish(follower: Follower) -> None:
+def publish(follower: Follower, publishers: Sequence[Publisher]) -> None:
     """Round after round, until stdin ends."""
     last = False
+    seen_s = time.time()
     while True:
+        for one in publishers:
+            one.supervisor_seen_s = seen_s
         done = follower.round()
         problems = follower.problems()
         try:
@@ -81,14 +105,19 @@ def publish(follower: Follower) -> None:
         if last and done:
             follower.close()
             return
-        if not last and supervisor_gone(PERIOD_S if done else 0.0):
-            last = True
-            signal.alarm(LAST_ROUND_S)
+        if not last:
+            heard = wait_for_supervisor(2 * PERIOD_S if done else 0.0)
+            seen_s = time.time() if heard else seen_s
+            if heard is False:
+                last = True
+                signal.alarm(LAST_ROUND_S)
 
 
-def supervisor_gone(within_s: float) -> bool:
-    """Wait for so long, or until stdin ends."""
-    return bool(select.select([0], [], [], within_s)[0]) and not os.read(0, 1024)
+def wait_for_supervisor(within_s: float) -> bool | None:
+    """True when it says that it lives; False when it is gone; None when it said nothing for so long."""
+    if not select.select([0], [], [], within_s)[0]:
+        return None
+    return bool(os.read(0, 1024))
 
 
 def say(problems: Mapping[str, str]) -> None:

@@ -28,6 +28,7 @@ class Publisher:
     """
 
     name: str = ""  # one word; its own files are $FTRUN_HOME/publish/<name>*
+    supervisor_seen_s: float = 0.0  # when the supervisor's loop last went round (Unix seconds); 0 = not yet
 
     def on_events(self, run: FollowedRun, events: Sequence[Record]) -> None:
         """These records were journalled since the last call, oldest first; nobody has published them yet.

@@ -6,16 +6,16 @@ escaped by jinja2; control characters and marks that turn the direction of writi
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from ftrun.hooks.runtime.formats import duration_text
+from ftrun.hooks.runtime.formats import duration_text, plain
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.reports import charts, requeue_model, statistics, view_run
@@ -25,8 +25,6 @@ from ftrun.supervisor.reports.time_ledger import Spent, TimeLedger
 TEMPLATE = "report.html.j2"
 PROOF_LINES_MAX = 12
 ROWS_MAX = 200
-
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def run_report(run: Run, ledger: TimeLedger, now_s: float, *, advice: Sequence[str] = ()) -> str:
@@ -53,7 +51,7 @@ def run_report(run: Run, ledger: TimeLedger, now_s: float, *, advice: Sequence[s
         curves=charts.curves(ledger.points, axis),
         tables=_tables(facts, told),
         incidents=[_incident(one, costs.get(one["incident"])) for one in facts["incidents"]],
-        advice=[*_missing(run, ledger), *advice],
+        advice=[one[:1].upper() + one[1:] for one in (*_missing(run, ledger, advice), *advice)],
     )
 
 
@@ -107,18 +105,13 @@ def runs_report(found: Sequence[tuple[Run, TimeLedger]], title: str, now_s: floa
     )
 
 
-def plain(value: object) -> str:
-    """A text that shows what it holds: control characters and direction marks as their codes."""
-    return _UNSEEN.sub(lambda found: f"\\x{ord(found[0]):02x}", str(value))
-
-
 def _render(**context: Any) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.ChainableUndefined,
     )
-    environment.filters["plain"] = plain
+    environment.filters["plain"] = partial(plain, keep="\t\n")
     return environment.get_template(TEMPLATE).render(**context)
 
 
@@ -214,10 +207,10 @@ def _incident(one: Mapping[str, Any], cost: FaultCost | None) -> dict[str, Any]:
     }
 
 
-def _missing(run: Run, ledger: TimeLedger) -> Iterable[str]:
-    """What the run lacks that would have told or saved more."""
+def _missing(run: Run, ledger: TimeLedger, advice: Sequence[str]) -> Iterable[str]:
+    """What the run lacks that would have told or saved more, and `advice` does not say."""
     seconds = ledger.seconds()
     if seconds[Spent.UNMEASURED] and not ledger.points:
         yield "No line of its log is one that ftrun knows as a step: one call, `from ftrun.hooks import beat`, or a line such as `step 12 loss 3.4` shows progress, hangs and goodput."
-    if not run.settings.get("checkpoint"):
+    if not run.settings.get("checkpoint") and not any("--ft-checkpoint" in one for one in advice):
         yield "No checkpoint is named (--ft-checkpoint): after a fault the script itself has to find where to go on, or begins at its first step."

@@ -143,9 +143,8 @@ def statistics_of(ledgers: Iterable[tuple[Run, TimeLedger]]) -> Statistics:
                 table[name] = table.get(name, 0.0) + value / scale
         faults += fault_costs(run, ledger)
     ours_s = life_s - sum(seconds[spent.value] for spent in OF_PERSONS)
-    measured = seconds[Spent.PRODUCTIVE.value] + seconds[Spent.REDONE.value] > 0.0
-    useful_s = seconds[Spent.PRODUCTIVE.value]
-    trained_s = useful_s + seconds[Spent.CHECKPOINT.value]
+    goodput = goodput_of(seconds)
+    trained_s = seconds[Spent.PRODUCTIVE.value] + seconds[Spent.CHECKPOINT.value]
     random = [one for one in faults if one.fault not in NOT_FAULTS]
     running_s = sum(seconds[spent.value] for spent in RUNNING)
     return Statistics(
@@ -155,13 +154,21 @@ def statistics_of(ledgers: Iterable[tuple[Run, TimeLedger]]) -> Statistics:
         phases=phases,
         node_hours=hours,
         faults=tuple(faults),
-        goodput=useful_s / ours_s if measured and ours_s else None,
-        ettr=trained_s / ours_s if measured and ours_s else None,
+        goodput=goodput,
+        ettr=trained_s / ours_s if goodput is not None else None,
         mtbf_s=running_s / len(random) if random else None,
         by_class=_means(faults, lambda one: one.fault),
         by_rung=_means(faults, lambda one: one.rung),
         steps_lost=sum(one.steps_lost for one in faults),
     )
+
+
+def goodput_of(seconds: Mapping[str, float]) -> float | None:
+    """The goodput of seconds by what they were spent on; None where no step was measured."""
+    useful_s = seconds.get(Spent.PRODUCTIVE.value, 0.0)
+    measured = useful_s + seconds.get(Spent.REDONE.value, 0.0) > 0.0
+    ours_s = sum(value for name, value in seconds.items() if name not in OF_PERSONS)
+    return useful_s / ours_s if measured and ours_s else None
 
 
 def fault_costs(run: Run, ledger: TimeLedger) -> list[FaultCost]:

@@ -67,6 +67,9 @@ class Spent(StrEnum):
 OF_PERSONS = frozenset({Spent.PAUSED, Spent.STOPPED})
 """Time that waits for a person."""
 
+UNDECIDED = frozenset({Spent.DETECTION, Spent.ENDING})
+"""Time after the end of a start of which it is not decided yet what it was."""
+
 RUNNING = frozenset({Spent.STARTUP, Spent.PRODUCTIVE, Spent.REDONE, Spent.CHECKPOINT, Spent.UNMEASURED})
 """Time in which the script runs and does not hang."""
 
@@ -163,6 +166,105 @@ def ledger_of(run: Run, records: Sequence[Record], now_s: float) -> TimeLedger:
     return TimeLedger(tuple(_merged(sweep.intervals)), asked, tuple(sweep.points))
 
 
+class GrowingLedger:
+    """The time of a run that is followed while it lives, at the cost of what is new. Only what is certain counts:
+    the time of a start up to its last step, that of a fault once it was decided what to do. So figures grow
+    and never fall by more than the second to which Slurm rounds; over a whole life they are those of `ledger_of`
+    (nearly so after `PENDING` records).
+    """
+
+    PENDING = 128  # so many records are held for those that arrive late: an agent's are copied
+    LATE_S = 60.0  # so much later than it happened a record may arrive
+
+    def __init__(self) -> None:
+        self._pending: list[Record] = []
+        self._sweep: _Sweep | None = None
+        self._seconds: dict[str, float] = {}
+        self._node_seconds: dict[str, float] = {}
+
+    def take(self, run: Run, records: Sequence[Record]) -> None:
+        """The next records of its journal; `run`: the fold with them."""
+        for begin in range(0, len(records), self.PENDING):
+            self._pending += [_slim(record) for record in records[begin : begin + self.PENDING]]
+            if len(self._pending) > 2 * self.PENDING:
+                self._settle(run)
+
+    def spent(self, run: Run, now_s: float) -> tuple[dict[str, float], dict[str, float]]:
+        """Seconds and node-seconds until now, by what they were spent on, as `TimeLedger` has them."""
+        moments = _moments(self._pending)
+        seconds, node_seconds = dict(self._seconds), dict(self._node_seconds)
+        sweep = self._sweep_at(run, moments)
+        if sweep is None:
+            return seconds, node_seconds
+        sweep = replace(sweep, intervals=list(sweep.intervals), sizes=list(sweep.sizes), points=[])
+        for at_s, record in moments:
+            sweep.take(at_s, record)
+        if run.final:
+            sweep.finish(moments[-1][0] if moments else sweep.since_s)
+        sweep.settle()
+        sweep.run_on(now_s - self.LATE_S)
+        border_s = sweep.since_s if run.final else sweep.certain_s
+        certain = [
+            replace(one, end_s=min(one.end_s, border_s)) for one in sweep.intervals if one.begin_s < border_s
+        ]
+        _add_up(run, certain, seconds, node_seconds)
+        return seconds, node_seconds
+
+    def _settle(self, run: Run) -> None:
+        """Tell what happened long ago for good."""
+        moments = _moments(self._pending)
+        sweep = self._sweep = self._sweep_at(run, moments)
+        if sweep is None:
+            return
+        count = len(moments) - self.PENDING
+        while count and moments[count - 1][1]["kind"] not in _CERTAIN_AFTER:
+            count -= 1
+        if not count and len(moments) > 8 * self.PENDING:
+            count = len(moments) - self.PENDING
+        old = moments[:count]
+        for at_s, record in old:
+            sweep.take(at_s, record)
+        sweep.settle()
+        sweep.points.clear()
+        told, sweep.intervals = sweep.intervals[:-1], sweep.intervals[-1:]
+        _add_up(run, told, self._seconds, self._node_seconds)
+        gone = {id(record) for _, record in old}
+        self._pending = [record for record in self._pending if id(record) not in gone]
+
+    def _sweep_at(self, run: Run, moments: Sequence[tuple[float, Record]]) -> _Sweep | None:
+        if self._sweep is not None:
+            return replace(self._sweep, run=run)
+        if not moments:
+            return None
+        return _Sweep(run, moments[0][0], shows_steps=False, usual_s=None)
+
+
+_CERTAIN_AFTER = frozenset(("launch.progress", "attempt.opened", "job.started", "start.begun"))
+"""What went before such a record stays as it is told."""
+
+_READ = frozenset({
+    "agent_seq", "at_s", "started_at_s", "slurm_end_s", "step", "step_s", "nodes", "spares", "code", "signal", "state", "rung",
+    "kind", "incident", "want",
+})  # fmt: skip
+"""What the fold reads of a record."""
+
+
+def _slim(record: Record) -> Record:
+    data = {key: value for key, value in record["data"].items() if key in _READ}
+    return {key: record[key] for key in ("kind", "at", "attempt", "launch", "start")} | {"data": data}
+
+
+def _add_up(
+    run: Run, intervals: Sequence[Interval], seconds: dict[str, float], node_seconds: dict[str, float]
+) -> None:
+    sizes = sizes_of_settings(run.settings)
+    ledger = TimeLedger(tuple(intervals), sizes.full if sizes is not None else 0, ())
+    for spent, value in ledger.seconds().items():
+        seconds[spent.value] = seconds.get(spent.value, 0.0) + value
+    for name, value in ledger.node_seconds().items():
+        node_seconds[name] = node_seconds.get(name, 0.0) + value
+
+
 def _moments(records: Sequence[Record]) -> list[tuple[float, Record]]:
     """Each record with the time at which it happened, in that order. No time is later than that of a later
     record of the same writer: what is known last is right.
@@ -192,6 +294,14 @@ def _happened_at_s(record: Record) -> float:
     return float(record["at"])
 
 
+def point_of(record: Record, at_s: float) -> TimePoint | None:
+    """The step that a record of the journal tells; None for none."""
+    step, data = _step_of(record), record["data"]
+    if step is None:
+        return None
+    return TimePoint(at_s, step, data.get("loss"), data.get("step_s"), record["attempt"], record["start"])
+
+
 def _step_of(record: Record) -> int | None:
     told = record["kind"] in ("launch.progress", "start.first-step")
     return record["data"].get("step") if told else None
@@ -210,7 +320,10 @@ class _Sweep:
     here: Interval = Interval(0.0, 0.0, Spent.QUEUED)  # the state; its times do not count
     sizes: list[tuple[float, int]] = field(default_factory=list)  # of this start: (since, nodes held)
     script: bool = False  # the script runs
-    seen: list[TimePoint] = field(default_factory=list)  # steps of the present start
+    seen: list[TimePoint] = field(default_factory=list)  # steps of the present start that are not told yet
+    first: TimePoint | None = None  # of them all
+    usual_here_s: float | None = None  # of a step, in the present start
+    certain_s: float = 0.0  # what is told of the time before stays so
     best: int = 0  # the highest step so far
     spares: int = 0
     wish: str = ""
@@ -244,12 +357,23 @@ class _Sweep:
             spent = Spent.PAUSED if self.wish == "pause" else Spent.STOPPED
             self._go_on(at_s, spent, held=0, used=0, incident="")
         self.wish = _wish_after(self.wish, kind, data)
+        self._note_certain()
 
     def finish(self, until_s: float) -> None:
         """The run is over, or lives until then."""
         if self.script:
             self._close_script(until_s, None)
         self._go_on(until_s, self.here.spent)
+
+    def run_on(self, until_s: float) -> None:
+        """It goes on so until then, where that can have been nothing else."""
+        if not (self.script or self.run.final or self.here.spent in UNDECIDED):
+            self._go_on(until_s, self.here.spent, phase=self.here.phase)
+            self._note_certain()
+
+    def _note_certain(self) -> None:
+        if self.here.spent not in UNDECIDED:
+            self.certain_s = self.since_s
 
     def _go_on(self, at_s: float, spent: Spent, *, phase: str = "", **changes: Any) -> None:
         """From then on time is spent on this."""
@@ -270,15 +394,14 @@ class _Sweep:
                 self.intervals.append(one)
 
     def _note_step(self, at_s: float, record: Record) -> None:
-        step = _step_of(record)
-        place = (record["attempt"], record["start"])
-        if step is None or not self.script or place != (self.here.attempt, self.here.start):
+        point = point_of(record, at_s)
+        here = (self.here.attempt, self.here.start)
+        if point is None or not self.script or (point.attempt, point.start) != here:
             return
-        data = record["data"]
-        point = TimePoint(at_s, step, data.get("loss"), data.get("step_s"), *place)
-        if not self.seen or (point.at_s >= self.seen[-1].at_s and step > self.seen[-1].step):
+        if not self.seen or (point.at_s >= self.seen[-1].at_s and point.step > self.seen[-1].step):
             self.seen.append(point)
             self.points.append(point)
+            self.shows_steps = True
 
     def _job_started(self, at_s: float, record: Record) -> None:
         self._end_script(at_s, record)
@@ -299,7 +422,8 @@ class _Sweep:
 
     def _begin_script(self, at_s: float, **place: Any) -> None:
         self._go_on(at_s, Spent.STARTUP, **place)
-        self.script, self.seen, self.sizes = True, [], []
+        self.script, self.seen, self.sizes, self.first = True, [], [], None
+        self.usual_here_s = self.usual_s
 
     def _resized(self, at_s: float, nodes: int) -> None:
         """A companion brought nodes, or took them along."""
@@ -337,8 +461,25 @@ class _Sweep:
         of_start = (one for one in self.run.incidents if (one.attempt, one.launch, one.start) == place)
         return next((one for one in of_start if one.diagnosed_at_s >= self.since_s), None)
 
+    def settle(self) -> None:
+        """Add what is certain of the present start, whatever comes: the time up to its last step."""
+        if not self.script or not self.seen:
+            return
+        if self.first is None:
+            self.first = self.seen[0]
+            self._add(self.since_s, self.first.at_s, Spent.STARTUP)
+            self.best = max(self.best, self.first.step - 1)
+        for before, after in pairwise(self.seen):
+            self.usual_here_s = after.step_s or self.usual_here_s
+            steps = after.step - before.step
+            self._trained(before.at_s, after.at_s, steps, before.step, self.usual_here_s)
+        self.seen = self.seen[-1:]
+        self.since_s = max(self.since_s, self.seen[0].at_s)
+        self.certain_s = max(self.certain_s, self.since_s)
+
     def _close_script(self, end_s: float, incident: Incident | None) -> None:
         """Add the intervals of the present start, from its begin to `end_s`."""
+        self.settle()
         begin_s, self.script = self.since_s, False
         end_s = max(begin_s, end_s)
         self.since_s = end_s
@@ -353,14 +494,8 @@ class _Sweep:
             self._add(begin_s, sign_s, spent)
             self._add(sign_s, end_s, sign, incident=name)
             return
-        self._add(begin_s, self.seen[0].at_s, Spent.STARTUP)
-        self.best = max(self.best, self.seen[0].step - 1)
-        usual_s = self.usual_s
-        for before, after in pairwise(self.seen):
-            usual_s = after.step_s or usual_s
-            self._trained(before.at_s, after.at_s, after.step - before.step, before.step, usual_s)
         last, until_s = self.seen[-1], sign_s
-        usual_s = last.step_s or usual_s or _mean_step_s(self.seen)
+        usual_s = last.step_s or self.usual_here_s or _mean_step_s(self.first, last)
         if incident is not None:
             more = max(0, (incident.step or 0) - last.step)
             stepped_s = min(last.at_s + more * (usual_s or 0.0), end_s)
@@ -387,9 +522,10 @@ class _Sweep:
         self.best = max(self.best, first + steps)
 
 
-def _mean_step_s(points: Sequence[TimePoint]) -> float | None:
-    steps = points[-1].step - points[0].step
-    return (points[-1].at_s - points[0].at_s) / steps if steps else None
+def _mean_step_s(first: TimePoint | None, last: TimePoint) -> float | None:
+    if first is None or last.step == first.step:
+        return None
+    return (last.at_s - first.at_s) / (last.step - first.step)
 
 
 def _wish_after(wish: str, kind: str, data: Mapping[str, Any]) -> str:

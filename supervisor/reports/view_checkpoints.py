@@ -41,7 +41,7 @@ def lack_of_checkpoints(run_dir: str, run: Run) -> str:
         return ""
     pattern = text_of(run.settings, "checkpoint") if run.settings.get("checkpoint") else ""
     if not pattern:
-        return "no checkpoint setting: ftrun cannot tell from where a restart goes on (--ft-checkpoint=GLOB)"
+        return "no checkpoint setting: ftrun cannot tell from where a restart goes on (`ftrun init SCRIPT` proposes one)"
     if (
         run.best_step is None
         or run.best_checkpoint

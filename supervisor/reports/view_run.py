@@ -10,17 +10,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm import records
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.model.agent_events import companion_job_of
 from ftrun.supervisor.model.run import Attempt, Companion, Incident, Run
+from ftrun.supervisor.model.states import FINAL_STATES, State
 from ftrun.supervisor.model.stop_conditions import StopConditions
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, FaultClass
 from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.policy_input import limits_from
+from ftrun.supervisor.reports.time_ledger import PLANNED
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.store.attempt_dir import LaunchRecord
+    from ftrun.supervisor.telemetry.progress import Progress, ProgressReader
 
 
 def clock_text(at_s: float | None) -> str | None:
@@ -89,34 +95,71 @@ COMPANION_LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 STEP_TAIL_BYTES = 1 << 16
 
 
-def with_present_step(run_dir: str, run: Run, now_s: float) -> Run:
-    """The run with the step that the end of its live log shows: the journal notes one a minute."""
-    attempt = run.attempt
-    if attempt is None or run.final or attempt.launch.end.state:
-        return run
-    from ftrun.supervisor.store import attempt_dir
-    from ftrun.supervisor.telemetry.progress import ProgressReader
+class LiveSteps:
+    """The steps that the ends of live logs show: the journal notes one a minute. A look reads what is new."""
 
-    record = attempt_dir.latest_start_record(run_dir, attempt.number, attempt.launch.number)
-    try:
-        with open(record.stdout if record else "", "rb") as stream:
-            begin = max(record.stdout_offset_bytes if record else 0, stream.seek(0, 2) - STEP_TAIL_BYTES)
-            stream.seek(begin)
-            text = stream.read(STEP_TAIL_BYTES)
-    except (OSError, ValueError):  # the log is gone, elsewhere, or none
+    def __init__(self) -> None:
+        self._readers: dict[str, tuple[str, int, ProgressReader]] = {}  # folder -> log, bytes read, reader
+
+    def progress(self, run_dir: str, run: Run, now_s: float) -> Progress | None:
+        """What the live log of a run shows now; None without one."""
+        attempt = run.attempt
+        if attempt is None or run.final or attempt.launch.end.state:
+            self._readers.pop(run_dir, None)
+            return None
+        from ftrun.supervisor.store import attempt_dir
+        from ftrun.supervisor.telemetry.progress import ProgressReader
+
+        record = attempt_dir.latest_start_record(run_dir, attempt.number, attempt.launch.number)
+        path = record.stdout if record else ""
+        known, reached, reader = self._readers.get(run_dir, ("", 0, None))
+        try:
+            with open(path, "rb") as stream:
+                size = stream.seek(0, 2)
+                begin = max(record.stdout_offset_bytes if record else 0, size - STEP_TAIL_BYTES)
+                if reader is None or known != path or not begin <= reached <= size:
+                    reached, reader = begin, ProgressReader(start_offset_bytes=begin)
+                stream.seek(reached)
+                text = stream.read(STEP_TAIL_BYTES)
+        except (OSError, ValueError):  # the log is gone, elsewhere, or none
+            return None
+        if text:
+            reader.feed(text, now_s)
+        self._readers[run_dir] = (path, reached + len(text), reader)
+        return reader.at_rest()[0]
+
+
+def at_step(run: Run, progress: Progress | None, now_s: float) -> Run:
+    """The run with the step that its live log shows."""
+    attempt = run.attempt
+    if progress is None or progress.step is None or attempt is None:
         return run
-    reader = ProgressReader(start_offset_bytes=begin)
-    reader.feed(text, now_s)
-    progress = reader.at_rest()[0]
-    step = progress.step if progress is not None else None
     noted = attempt.last_step if attempt.last_step is not None and len(attempt.begun) < 2 else -1
-    return run if step is None or step <= noted else run.with_attempt(last_step=step, stepped_at_s=now_s)
+    later = progress.step > noted
+    return run.with_attempt(last_step=progress.step, stepped_at_s=now_s) if later else run
+
+
+def with_present_step(run_dir: str, run: Run, now_s: float) -> Run:
+    """The run with the step that the end of its live log shows, for those who look once."""
+    return at_step(run, LiveSteps().progress(run_dir, run, now_s), now_s)
+
+
+def start_text(key: tuple[int, int, int], record: LaunchRecord) -> str:
+    """One start of the script, as a line above its output; `key`: attempt, launch, start."""
+    attempt, launch, start = key
+    name = (
+        f"attempt {attempt}"
+        + (f" launch {launch}" if launch else "")
+        + (f" start {start}" if start > 1 else "")
+    )
+    began = f", {clock_text(record.started_s)}" if record.started_s else ""
+    return f"{name}: job {record.job} on {nodeset.fold(record.nodes)}{began}"
 
 
 def run_row(run: Run, now_s: float) -> dict[str, Any]:
     """The facts of one row of `ftrun status`."""
     attempt = run.attempt
-    last = run.incidents[-1] if run.incidents else None
+    last = next((one for one in reversed(run.incidents) if one.fault not in PLANNED), None)
     return {
         "run": run.id,
         "name": run.name,
@@ -133,7 +176,9 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "growth": _growth(run),
         "companions": [companion_facts(one) for one in attempt.companions if not one.gone] if attempt else [],
         "excluded": list(run.excluded_at(now_s)),
+        "step_s": attempt.step_s if attempt else None,
         "last_fault": last.fault if last else "",
+        "last_fault_at": last.diagnosed_at_s if last else None,
         "why": run.final_reason or str(run.decision.get("reason", "")),
         "wish": run.wish,
         "halt": dict(run.halt),
@@ -207,6 +252,12 @@ def inside_text(inside: Mapping[str, Any]) -> str:
     )
     told += [f"ladder off: {inside['ladder_off']}"] if inside["ladder_off"] else []
     return "; ".join(told)
+
+
+def why_text(row: Mapping[str, Any]) -> str:
+    """Why a run (a `run_row`) is where it is: the last decision, and what is the matter inside its launch."""
+    words = (row["why"], inside_text(row["inside"]), companions_text(row["companions"]), growth_text(row))
+    return "; ".join(filter(None, words))
 
 
 def growth_text(facts: Mapping[str, Any]) -> str:
@@ -297,6 +348,31 @@ def incident_facts(incident: Incident) -> dict[str, Any]:
     }
 
 
+def reason_text(incident: Mapping[str, Any]) -> str:
+    """What the decision says beyond the class, the title and the nodes, which stand beside it in a table."""
+    reason = str(incident["reason"])
+    rest = reason.removeprefix(f"{incident['class']}: {incident['title']}")
+    if rest == reason:
+        return reason
+    return rest.removeprefix(f" on {nodeset.fold(incident['nodes'])}").lstrip(":;, ")
+
+
+def end_lines(facts: Mapping[str, Any]) -> list[str]:
+    """The lines of `ftrun show` for a run that a fault has stopped: the proof, what to mend, how to go on."""
+    if facts["state"] != State.STOPPED.value or facts["paused"] or not facts["incidents"]:
+        return []
+    diagnosis, told = facts["incidents"][-1]["diagnosis"], []
+    if lines := diagnosis.get("because"):
+        one = lines[-1] if diagnosis["class"] == FaultClass.UNKNOWN else lines[0]
+        told.append(f"proof: {one['file']}:{one['line']}: {one['text']}")
+    if diagnosis.get("advice"):
+        told.append(f"advice: {diagnosis['advice']}")
+    told.append(
+        f"next: ftrun resume {facts['run']} goes on with the script as it was; a changed one needs ftrun sbatch"
+    )
+    return told
+
+
 def budgets(run: Run) -> dict[str, dict[str, int | None]]:
     """Fault class -> retries used since the last progress, and their number (None: no limit of its own)."""
     limits = limits_from(run.settings)
@@ -362,8 +438,8 @@ def state_text(row: Mapping[str, Any]) -> str:
     """The column STATE of a run (a `run_row`): its state, and the request that waits."""
     if row["paused"]:
         return "paused"
-    halt = StopConditions.from_json(row["halt"])
-    asked = row["wish"] or (halt.word if halt.wanted else "")
+    halt = StopConditions.from_json({} if row["state"] in FINAL_STATES else row["halt"])
+    asked = "" if row["state"] in FINAL_STATES else row["wish"] or (halt.word if halt.wanted else "")
     words = [str(row["state"]), "(observe)" if row["observe"] else "", f"({asked} asked)" if asked else ""]
     return " ".join(filter(None, words))
 
@@ -371,7 +447,7 @@ def state_text(row: Mapping[str, Any]) -> str:
 def outlook_lines(row: Mapping[str, Any]) -> list[str]:
     """The lines of `ftrun show` about the future of a run."""
     halt, end, asked, told = StopConditions.from_json(row["halt"]), row["expected_end"], row["leaving"], []
-    if halt.wanted and not row["paused"]:
+    if halt.wanted and row["state"] not in FINAL_STATES:
         told.append(request_text(row["halt"]))
     if asked and asked["stage"] in ("intended", "asked"):
         told.append(f"ftrun asked for a checkpoint ({asked['occasion']}) and waits for it")

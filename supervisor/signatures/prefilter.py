@@ -2,8 +2,8 @@ r"""The prefilter: engines that quickly find where signatures may match. (I/O)
 
 A prefilter may report too much, never too little, since the scanner confirms each report with `re`. Hyperscan
 therefore gets expressions that are cheaper than the patterns (`widened`); its compiled database is kept in a
-cache file. Where hyperscan is not installed, the prefilter looks for the literals that a pattern cannot do
-without (`required`). A log has few different words, and which literals a word may be part of is computed once
+cache file. Where hyperscan is not installed, and until its database is compiled (some seconds, once a user),
+the prefilter looks for the literals that a pattern cannot do without (`required_literals`). A log has few different words, and which literals a word may be part of is computed once
 for each, so most literals are never looked for.
 
 Required literals: for every node of the parsed pattern, a set of literals of which each match holds at least
@@ -307,7 +307,7 @@ class Prefilter(Protocol):
 
 def prefilter_for(patterns: tuple[str, ...], engine: str) -> Prefilter:
     """The prefilter that all scanners of a catalog share. Raises ImportError for an engine that is not
-    installed.
+    installed. With "hyperscan" it is compiled when this returns; with "auto" nobody waits for that.
     """
     if engine not in {"auto", "hyperscan", "re"}:
         raise ValueError(f"no engine is called {engine!r}; there are auto, hyperscan and re")
@@ -319,7 +319,7 @@ def prefilter_for(patterns: tuple[str, ...], engine: str) -> Prefilter:
         if engine == "hyperscan":
             raise
         return _literal_sieve(patterns)
-    return _hyperscan_sieve(hyperscan, patterns)
+    return _hyperscan_sieve(hyperscan, patterns, wait=engine == "hyperscan")
 
 
 def compile_error(patterns: Sequence[str]) -> str:
@@ -332,7 +332,10 @@ def compile_error(patterns: Sequence[str]) -> str:
     except ImportError:
         return ""
     try:
-        (_loaded if len(patterns) > 1 else _database)(hyperscan, patterns)
+        if len(patterns) == 1:
+            _database(hyperscan, patterns)
+        elif _cached(hyperscan, patterns) is None:
+            _made(hyperscan, patterns)
     except hyperscan.error as error:
         return str(error)
     return ""
@@ -344,8 +347,11 @@ def _literal_sieve(patterns: tuple[str, ...]) -> LiteralPrefilter:
 
 
 @lru_cache(CATALOGS)
-def _hyperscan_sieve(module: Any, patterns: tuple[str, ...]) -> HyperscanPrefilter:
-    return HyperscanPrefilter(module, _loaded(module, patterns))
+def _hyperscan_sieve(module: Any, patterns: tuple[str, ...], *, wait: bool) -> Prefilter:
+    database = _cached(module, patterns)
+    if database is None and not wait:
+        return PendingPrefilter(module, patterns)
+    return HyperscanPrefilter(module, _made(module, patterns) if database is None else database)
 
 
 class LiteralPrefilter:
@@ -428,6 +434,27 @@ class HyperscanPrefilter:
         return found
 
 
+class PendingPrefilter:
+    """Hyperscan's once a thread has compiled its database, the literals' until then; no hit depends on which.
+
+    The thread is none that a process leaves behind at its end, so even a short one leaves a database to the next.
+    """
+
+    def __init__(self, module: Any, patterns: tuple[str, ...]) -> None:
+        self._present: Prefilter = _literal_sieve(patterns)
+        self.compiler = threading.Thread(target=self._compile, args=(module, patterns), name="signatures")
+        with suppress(RuntimeError):  # no more threads for this user
+            self.compiler.start()
+
+    def sift(self, block: bytes) -> Iterable[tuple[int, int]]:
+        """As the one that is ready reports them."""
+        return self._present.sift(block)
+
+    def _compile(self, module: Any, patterns: tuple[str, ...]) -> None:
+        with suppress(module.error):  # `ftrun catalog check` says why
+            self._present = HyperscanPrefilter(module, _made(module, patterns))
+
+
 def _database(module: Any, patterns: Sequence[str]) -> Any:
     """Compile `patterns`. Raises hyperscan.error. Newlines end `.`, `^` and `$` as they end a segment."""
     database = module.Database(mode=module.HS_MODE_BLOCK)
@@ -440,17 +467,21 @@ def _database(module: Any, patterns: Sequence[str]) -> Any:
     return database
 
 
-def _loaded(module: Any, patterns: Sequence[str]) -> Any:
-    """The compiled database from the cache, or compiled and put there. A failing cache changes nothing."""
-    name = _cache_name(module, patterns)
-    content = user_cache.read_cached(name)
+def _cached(module: Any, patterns: Sequence[str]) -> Any:
+    """The compiled database from the cache; None where there is none that this processor can use."""
+    content = user_cache.read_cached(_cache_name(module, patterns))
     if content is not None:
         with suppress(module.error, ValueError):
             kept = module.loadb(content, module.HS_MODE_BLOCK)
             module.Scratch(kept)  # refuses a database that is not for this processor
             return kept
+    return None
+
+
+def _made(module: Any, patterns: Sequence[str]) -> Any:
+    """Compile the database and put it into the cache, which may fail. Raises hyperscan.error."""
     database = _database(module, patterns)
-    user_cache.write_cached(name, module.dumpb(database))
+    user_cache.write_cached(_cache_name(module, patterns), module.dumpb(database))
     return database
 
 

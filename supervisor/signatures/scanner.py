@@ -73,7 +73,7 @@ class Scanner:
     """Scans one stream for all signatures of a catalog. Any chunking gives the same hits.
 
     `engine`: "hyperscan" (raises ImportError where it is not installed), "re", or "auto", the first that is
-    installed. All scanners of a catalog share what is compiled, so one more costs a few hundred bytes. Not
+    installed and, from its first use by this user on, compiled. All scanners of a catalog share what is compiled, so one more costs a few hundred bytes. Not
     thread-safe.
     """
 

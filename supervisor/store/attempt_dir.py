@@ -96,6 +96,22 @@ def claims(run_dir: str, attempt: int) -> tuple[Claim, ...]:
     return tuple(sorted(found, key=lambda claim: claim.launch))
 
 
+def claim_holder(run_dir: str, attempt: int) -> Claim | None:
+    """The newest claim of the job that holds the attempt, whichever launch that is (P4); None where none is seen.
+
+    sbatch can make two jobs of one attempt. If both claimed a launch before either saw the other, the one that
+    began is the holder; if none of them did, both have left.
+    """
+    with contextlib.suppress(OSError):
+        held = [one for one in claims(run_dir, attempt) if one.job]
+        if len({one.job for one in held}) > 1:
+            records = (launch_record(run_dir, attempt, number) for number in launch_numbers(run_dir, attempt))
+            began = {record.job for record in records if record is not None}
+            held = [one for one in held if one.job in began]
+        return held[-1] if held else None
+    return None
+
+
 def latest_claimed_launch(run_dir: str, attempt: Attempt) -> int:
     """The newest launch that the attempt's job has claimed; the one that its journal knows if none is seen."""
     with contextlib.suppress(OSError):
@@ -116,6 +132,8 @@ def close_attempt(run_dir: str, attempt: int, epoch: int, *, started: bool = Tru
     if any(claim.closed for claim in before):
         _close_current(folder)
         return None
+    if not started and (held := _of_a_job(before)) is not None:
+        return held
     number = before[-1].launch + 1 if before and started else 0
     path = os.path.join(folder, f"claim.{number}" if number else "claim")
     try:
@@ -124,8 +142,16 @@ def close_attempt(run_dir: str, attempt: int, epoch: int, *, started: bool = Tru
         if not is_taken(error, path):
             raise
         return Claim(number, os.readlink(path))
+    # A job that claims another launch at this moment does not find its name taken: it looks once more after its
+    # claim, as we do, so one of the two sees the other.
+    if not started and (held := _of_a_job(claims(run_dir, attempt))) is not None:
+        return held
     _close_current(folder)
     return None
+
+
+def _of_a_job(found: Iterable[Claim]) -> Claim | None:
+    return next((one for one in found if one.job), None)
 
 
 def claim_for_job(run_dir: str, attempt: int, content: str) -> bool:
@@ -202,6 +228,15 @@ def launch_numbers(run_dir: str, attempt: int) -> list[int]:
 def tasks_started(run_dir: str, attempt: int) -> list[int]:
     """The tasks of an array that have claimed their start, sorted."""
     return _numbers(_dir(run_dir, attempt) / "tasks", "")
+
+
+def array_job(run_dir: str, attempt: int) -> str:
+    """The array of the attempt's tasks, as one that has begun says; "" while none has."""
+    for task in tasks_started(run_dir, attempt):
+        found = read_key_values(_of_task(run_dir, attempt, task, "launch.{}")[1]) or {}
+        if found.get("array_job"):
+            return found["array_job"]
+    return ""
 
 
 def task_records(run_dir: str, attempt: int, tasks: Iterable[int]) -> dict[int, LaunchRecord]:

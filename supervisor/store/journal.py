@@ -187,24 +187,6 @@ def load_run(run_dir: str) -> Run:
     return fold(os.path.basename(run_dir), read_run(run_dir))
 
 
-class RunReader:
-    """Runs as their journals tell them, folded anew only where a file has grown: for those who ask again and again."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[dict[str, int], Run]] = {}
-
-    def run(self, run_dir: str) -> Run:
-        """As `load_run`."""
-        try:
-            now = sizes(run_dir)
-        except FileNotFoundError:  # no journal yet, or a file was replaced just now
-            return load_run(run_dir)
-        known = self._known.get(run_dir)
-        if known is None or known[0] != now:
-            known = self._known[run_dir] = (now, load_run(run_dir))
-        return known[1]
-
-
 def sizes(run_dir: str) -> dict[str, int]:
     """Size in bytes of every journal file: whether anything was written, without reading it."""
     with os.scandir(os.path.join(run_dir, "journal")) as entries:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftrun.slurm.records import dataclass
+from ftrun.supervisor.model.events import fold
+from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import journal
 
 Record = dict[str, Any]
@@ -85,3 +87,27 @@ class JournalTail:
             self.offsets[name] = max(read, self.offsets.get(name, 0))
         self._sizes = dict(sizes)
         return Growth(fresh, [record for records in files.values() for _, record in records])
+
+
+class RunReader:
+    """Runs as their journals tell them, for those who ask again and again: a look reads and folds what is new."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[JournalTail, Run]] = {}
+
+    def run(self, run_dir: str) -> Run:
+        """As `journal.load_run`."""
+        return self.look(run_dir)[0]
+
+    def look(self, run_dir: str) -> tuple[Run, list[Record], bool]:
+        """The run, its records since the last look, and whether these are all its records. Raises as `load_run`."""
+        known = self._known.pop(run_dir, None)  # not kept where the look fails
+        tail = known[0] if known is not None else JournalTail(run_dir, {})
+        growth = tail.read_on()
+        whole = known is None or growth.again is not None
+        records = growth.fresh if growth.again is None else growth.again
+        run = known[1] if known is not None and not whole else None
+        if run is None or records:
+            run = fold(os.path.basename(run_dir), records, onto=run)
+        self._known[run_dir] = (tail, run)
+        return run, records, whole

@@ -66,6 +66,8 @@ _VARIABLES = {
     "_ft_rejoin": "rejoin",
     "_ft_save_signal": "save_signal",
     "_ft_timeouts": "timeouts",
+    "_ft_trackers": "trackers",
+    "_ft_mlflow_tag": "mlflow_tag",
     "_ft_sized": "sized",
     "_ft_caches": "caches",
     "_ft_cache_exports": "cache_exports",
@@ -102,7 +104,8 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
       first), active (how many nodes the script uses; "" for all), active_tasks (its --ntasks, where the
       user gave one and the job's is larger), active_gpus (its --gpus, likewise), hidden (names of variables
       that only the larger job has), labels ("auto" or "never"), shows ("auto": containers of the site's
-      plug-in get the run's folder), timeouts (lines NAME[,ALIAS...]=VALUE),
+      plug-in get the run's folder), timeouts and trackers (lines NAME[,ALIAS...]=VALUE; in trackers {task} is
+      the task of an array), mlflow_tag (the value of the tag by which a later start finds the run of MLflow),
       rejoin ("1": a process may join again), save_signal;
     - sized (five numbers: nodes asked for, full size, nodes of a unit, samples of a unit's micro step,
       samples of the whole batch, 0 = unknown; "" = the run has one size);

@@ -357,14 +357,11 @@ def _beside(made: Proposal, program: Program) -> None:
         made.notes.append(
             "Beats: `from ftrun.hooks import beat` and beat(step=...) in the loop make a hang provable (docs/hangs.md)."
         )
-    if facts.uses("wandb") and "WANDB_RUN_ID" not in program.script.text:
-        made.notes.append(
-            "Tracker: export WANDB_RUN_ID=$FTRUN_RUN_ID WANDB_RESUME=allow in the script keeps all attempts one W&B run."
-        )
-    if facts.uses("mlflow") and "MLFLOW_RUN_ID" not in program.script.text:
-        made.notes.append(
-            "Tracker: each attempt begins an MLflow run of its own; tag it with FTRUN_RUN_ID to find them together."
-        )
+    for library, variable in (("wandb", "WANDB_RUN_ID"), ("mlflow", "MLFLOW_RUN_ID")):
+        if facts.uses(library) and variable not in program.script.text:
+            made.notes.append(
+                f"Tracker: #FTRUN --tracker=auto keeps all attempts in one run of {library} (docs/trackers.md)."
+            )
     if any(name == "checkpoint" for name, _ in made.lines):
         made.notes.append(
             "Staging: with --stage=FOLDER, and the program saving to $FTRUN_STAGE_DIR, saving takes the time of memory (docs/stage.md)."

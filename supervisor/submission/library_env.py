@@ -7,8 +7,10 @@ folder at their own timeout. Each variable is a default of newer releases, or on
 
 `CACHES` (setting `caches`) lead compile caches into one folder on each node, which is kept from start to start.
 
-A variable that the user set, under any of its names, is left as it is. docs/timeouts.md and docs/caches.md list
-what was considered and left alone. `ftrun sbatch` imports this module, so it imports nothing.
+`TRACKERS` (setting `tracker`) let a tracker of experiments go on in the same run at a later start.
+
+A variable that the user set, under any of its names, is left as it is. docs/timeouts.md, docs/caches.md and
+docs/trackers.md list what was considered and left alone. `ftrun sbatch` imports this module, so it imports nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ TORCH = "docs.pytorch.org/tutorials/recipes/torch_compile_caching_configuration_
 TRITON = "github.com/triton-lang/triton, README: tips for hacking"
 JAX = "docs.jax.dev/en/latest/persistent_compilation_cache.html"
 MINDSPORE = "www.mindspore.cn/docs/en/master/api_python/env_var_list.html"
+WANDB = "docs.wandb.ai/guides/runs/resuming"
+COMET = "comet.com/docs/v2/api-and-sdk/python-sdk/reference/start"
+MLFLOW = "mlflow.org/docs/latest/api_reference/python_api/mlflow.html#mlflow.start_run"
 CANN = "www.hiascend.com/document, CANN: maintenref/envvar"
 
 
@@ -102,8 +107,28 @@ CACHES = (
     ),
 )
 
+_WANDB = "a run that does not exist yet is begun under this id, one that exists goes on; never over a sweep's own ids"
+TRACKERS = (
+    Export("WANDB_RUN_ID", "{name}{task}", WANDB, _WANDB, aliases="WANDB_RESUME WANDB_SWEEP_ID"),
+    Export("WANDB_RESUME", "allow", WANDB, _WANDB, aliases="WANDB_RUN_ID WANDB_SWEEP_ID"),
+    Export(
+        "MLFLOW_RUN_CONTEXT",
+        '{"ftrun.run": "{name}{task}"}',
+        MLFLOW,
+        "a tag of new runs, by which a later start finds the run to go on with",
+        aliases="MLFLOW_RUN_ID",
+    ),
+    Export(
+        "COMET_EXPERIMENT_KEY",
+        "{key}{task}",
+        COMET,
+        "for comet_ml.start() alone: the older classes refuse or overwrite an experiment that exists",
+        settings="all",
+    ),
+)
+
 
 def export_lines(table: tuple[Export, ...], setting: str) -> str:
-    """What batch.sh reads: lines `NAME[,ALIAS...]=VALUE` with {stacks} and {caches} to fill in."""
+    """What batch.sh reads: lines `NAME[,ALIAS...]=VALUE` with {stacks}, {caches} and {task} to fill in."""
     chosen = (one for one in table if setting in one.settings)
     return "\n".join(f"{','.join((one.name, *one.aliases))}={one.value}" for one in chosen)

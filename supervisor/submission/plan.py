@@ -396,7 +396,21 @@ def _facts_of_run(context: Mapping[str, Any]) -> dict[str, str]:
         "before": _before(chosen),
         "checks": text_of(chosen, "checks"),
         "timeouts": library_env.export_lines(library_env.COLLECTIVES, chosen.get("timeouts", "never")),
+        **_facts_of_trackers(chosen.get("tracker", "never"), context),
     }
+
+
+def _facts_of_trackers(setting: str, context: Mapping[str, Any]) -> dict[str, str]:
+    """What trackers of experiments are told: a name of the run that no other run of anybody has."""
+    if setting == "never":
+        return {}
+    name = "-".join((context["run"], context["run_token"].rpartition(":")[2]))
+    lines = library_env.export_lines(library_env.TRACKERS, setting).replace("{name}", name)
+    if "{key}" in lines:
+        import hashlib
+
+        lines = lines.replace("{key}", hashlib.sha256(name.encode()).hexdigest()[:32])
+    return {"trackers": lines, "mlflow_tag": name}
 
 
 def _before(chosen: Mapping[str, Any]) -> str:

@@ -15,9 +15,12 @@ from ftrun.supervisor.config import sources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ftrun.supervisor.submission.arguments import Submission
+    from ftrun.supervisor.submission.sbatch_options import SbatchOptions
+
+_NAME = re.compile(r"%\d*([A-Za-z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def checkpoint_line(asked: Submission) -> str:
     """What keeps ftrun from resuming at a checkpoint; "" if nothing is seen."""
     pattern = asked.config.text("checkpoint")
     if not pattern:
-        return "no checkpoint setting: ftrun cannot tell from where a restart goes on (--ft-checkpoint=GLOB)"
+        return "no checkpoint setting: ftrun cannot tell from where a restart goes on (`ftrun init SCRIPT` proposes one)"
     if _found(asked):
         return ""
     folder = os.path.join(_folder(asked), os.path.expanduser(pattern))
@@ -88,10 +91,36 @@ def checkpoint_line(asked: Submission) -> str:
     return f"nothing matches --ft-checkpoint={pattern} in {_folder(asked)} yet{there}"
 
 
+def missing_log_folder(given: SbatchOptions, folder: str, names: Mapping[str, str]) -> str:
+    """The folder of the job's output that does not exist on this machine; "" if none is missing.
+
+    Slurm makes no folders: a job whose output cannot be opened ends before its first line. `folder` is the one
+    of the submission, `names` what stands for %x and the like; at an unknown name the path is given up.
+    """
+    for value in (given.get("output", "SBATCH_OUTPUT"), given.get("error", "SBATCH_ERROR")):
+        expanded = _NAME.sub(lambda found: names.get(found[1], found[0]), value)
+        path = os.path.dirname(os.path.join(folder, given.get("chdir"), expanded))
+        if "%" in path:
+            path = os.path.dirname(path[: path.index("%")])
+        if "\\" not in path and not os.path.isdir(path):
+            return os.path.normpath(path)
+    return ""
+
+
+def log_folder_line(asked: Submission) -> str:
+    """What Slurm does to a job whose output lies in a folder that does not exist; "" if it exists."""
+    missing = missing_log_folder(asked.given, os.getcwd(), {"x": asked.job_name})
+    if not missing:
+        return ""
+    return f"there is no {missing} here: Slurm ends a job whose output it cannot open; mkdir -p {missing}"
+
+
 def check_lines(asked: Submission) -> Iterator[str]:
     """All that `--ft-check` tells, line by line."""
     script, values = asked.script, asked.config.values
     yield f"job: {asked.job_name}, {asked.given.shape}, at most {values['retries']} retries"
+    if told := log_folder_line(asked):
+        yield f"output: {told}"
     found = _found(asked)
     told = checkpoint_line(asked)
     yield f"checkpoint: {told or f'{len(found)} match now, the youngest is {found[-1]}'}"

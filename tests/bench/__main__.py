@@ -2,7 +2,7 @@
 
     python -m tests.bench [PART...] [--few] [--gib GIB...] [--jobs N...] [--nodes N] [--runs N] [--hosts N] [--json FILE]
 
-The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, watch, inplace, elastic, stage, caches, poll, healthy, scale, cluster; all but the last two by default. `--few` is a try in less time, whose figures mean little.
+The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, watch, inplace, elastic, stage, caches, poll, metrics, healthy, scale, cluster; all but the last two by default. `--few` is a try in less time, whose figures mean little.
 Exit 1 where an aim is missed.
 """
 
@@ -25,6 +25,7 @@ from tests.bench import (
     bench_hooks,
     bench_inplace,
     bench_load,
+    bench_metrics,
     bench_poll,
     bench_preflight,
     bench_recovery,
@@ -54,6 +55,7 @@ PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "elastic": lambda few: bench_elastic.measure(1 if few else 3),
     "stage": lambda few: bench_stage.measure((0.5,) if few else (1.0, 2.0), 1 if few else 3),
     "caches": lambda few: bench_caches.measure(1 if few else 3),
+    "metrics": lambda few: bench_metrics.measure(*((20, 20.0, 1) if few else (100, 60.0, 2))),
     "poll": lambda few: bench_poll.measure((1, 100) if few else POLLED, 3 if few else 9),
     "healthy": lambda few: bench_healthy.measure(few=few),
     "cluster": lambda few: bench_cluster.measure(*((4, 1) if few else (bench_cluster.HOSTS, 3))),

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.bench.figures import Figure
 from tests.bench.stand import Stand, stand, until
 
-__all__ = ["measure"]
+__all__ = ["measure", "memory_mib", "settled", "submit"]
 
 RUNNING_MAX = 100
 JOB = """#!/bin/bash
@@ -40,8 +40,8 @@ def measure(counts: tuple[int, ...], seconds: float) -> list[Figure]:
         (here.work / "job.sh").write_text(JOB)
         bare_mib = _python_alone_mib()
         for count in counts:
-            ids += _submit(here, len(ids), count)
-            _settled(here, count)
+            ids += submit(here, len(ids), count)
+            settled(here, count)
             ours = _observed(here.supervisor(), seconds)
             rival = _loop(here, ids, seconds)
             figures.append(_figure(count, ours, rival, bare_mib))
@@ -63,13 +63,13 @@ def _figure(count: int, ours: dict[str, float], rival: float, bare_mib: float) -
     )
 
 
-def _submit(here: Stand, have: int, want: int) -> list[str]:
+def submit(here: Stand, have: int, want: int) -> list[str]:
     """Up to a hundred that run; the rest is held."""
     words = ("-n1 -t 60 -o log.%j job.sh", "-n1 -t 60 -o log.%j --hold job.sh")
     return here.ftrun_sbatches([words[number >= RUNNING_MAX] for number in range(have, want)])
 
 
-def _settled(here: Stand, count: int) -> None:
+def settled(here: Stand, count: int) -> None:
     """All jobs that can run do, their logs are being read, and nothing is in motion any more."""
     running = min(count, RUNNING_MAX)
 
@@ -89,7 +89,8 @@ def _cpu_s(pid: int) -> float:
     return sum(map(int, fields[11:15])) / TICKS
 
 
-def _memory_mib(pid: int) -> dict[str, float]:
+def memory_mib(pid: int) -> dict[str, float]:
+    """RSS and PSS of a process."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return {
         f"{name.upper()} MiB": round(int(re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)[1]) / 1024, 1)  # type: ignore[index]
@@ -108,7 +109,7 @@ def _observed(pid: int, seconds: float) -> dict[str, float]:
     took = time.monotonic() - started
     whole = (_cpu_s(pid) - cpu) / took * 100
     alone = (_own_cpu_s(pid) - own) / took * 100
-    return {"CPU %": round(whole, 1), "of it Slurm's commands %": round(whole - alone, 1), **_memory_mib(pid)}
+    return {"CPU %": round(whole, 1), "of it Slurm's commands %": round(whole - alone, 1), **memory_mib(pid)}
 
 
 def _loop(here: Stand, ids: list[str], seconds: float) -> float:
@@ -129,7 +130,7 @@ def _python_alone_mib() -> float:
     try:
         assert idle.stdout is not None
         idle.stdout.readline()
-        return _memory_mib(idle.pid)["RSS MiB"]
+        return memory_mib(idle.pid)["RSS MiB"]
     finally:
         idle.kill()
         idle.wait()

@@ -42,7 +42,7 @@ from ftrun.supervisor.signatures.scanner import Scanner
 from ftrun.supervisor.telemetry import tail
 peak = lambda: next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before = peak()
-scanner, at = Scanner(signatures.load()), 0
+scanner, at = Scanner(signatures.load(), engine="hyperscan"), 0
 with open(sys.argv[1], "rb") as log:
     while piece := os.pread(log.fileno(), tail.READ_BYTES, at):
         scanner.feed(piece)
@@ -54,7 +54,7 @@ import time
 from ftrun.supervisor.signatures import catalog as signatures
 from ftrun.supervisor.signatures import scanner as scan
 began = time.process_time()
-scan.Scanner(signatures.load())
+scan.Scanner(signatures.load(), engine="hyperscan")
 print(time.process_time() - began)
 """
 
@@ -96,7 +96,7 @@ def _one_core() -> Iterator[None]:
 def _rounds(catalog: Catalog, log: Path, several: Sequence[Rival], rounds: int) -> dict[str, list[float]]:
     """Return bytes per CPU second by contender, a value for each round; all of a round stand beside each other."""
     taken: dict[str, list[float]] = {OURS: [], **{one.name: [] for one in several}}
-    ours = Rival(OURS, LOG_BYTES, lambda path: scanned_s(Scanner(catalog), path))
+    ours = Rival(OURS, LOG_BYTES, lambda path: scanned_s(Scanner(catalog, engine="hyperscan"), path))
     samples = {one.name: _sample(log, one.sample_bytes) for one in (ours, *several)}
     for one in (ours, *several):  # what is compiled at first use is compiled now
         if one.sample_bytes > MIB:

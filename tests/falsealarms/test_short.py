@@ -11,7 +11,7 @@ from ftrun.supervisor.signatures.grammar_file import load_grammar
 from tests.falsealarms import __main__ as alarms
 from tests.falsealarms import short
 
-CUTS, REMARKS = 200, 160
+CUTS, REMARKS = 80, 80
 
 CUT_SENSE = frozenset(
     {

@@ -12,7 +12,7 @@ def test_healthy_logs_of_every_format_harm_no_run() -> None:
     """What a healthy run prints stops nothing, excludes nobody and is called healthy, whatever format it has."""
     names = list(alarms.FORMATS)
 
-    tally = alarms.run(len(names) * 140 * KIB, 5, names, case_mib=(0.13, 0.14), tell=False)
+    tally = alarms.run(len(names) * 60 * KIB, 5, names, case_mib=(0.045, 0.055), tell=False)
 
     assert len(names) <= tally.cases
     assert {} == dict(tally.alarms)

@@ -57,7 +57,7 @@ def test_no_healthy_run_is_ended_for_lines_that_look_fatal(*, afar: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(50_000, 50_004), pytest.param(range(50_004, 50_012), marks=pytest.mark.drills)], ids=str
+    "seeds", [range(50_000, 50_002), pytest.param(range(50_002, 50_012), marks=pytest.mark.drills)], ids=str
 )
 @pytest.mark.parametrize("kind", lives.HANGS)
 def test_a_fatal_line_makes_no_hang_later(kind: str, seeds: range) -> None:

@@ -66,6 +66,7 @@ TIMING = Timing(
     min_job_age_s=120.0,
     register_s=3.0,
 )
+RECHECK_EVERY_S = 3600.0
 LIMIT_S = 6 * 3600.0  # after calm: far more than any plan needs
 AFTERMATH_S = 300.0  # after the end: late jobs must still be dealt with
 LOOKUP_S = 25.0
@@ -467,6 +468,16 @@ class World:
         for stall in plan.stalls:
             self.clock.after(stall.at_s, lambda: self._stall(True))
             self.clock.after(stall.at_s + stall.for_s, lambda: self._stall(False))
+        self.clock.after(plan.calm_s + RECHECK_EVERY_S, self._recheck)
+
+    def _recheck(self) -> None:
+        """The site's `ftrun recheck` from cron: what ftrun drained comes back once it is healthy."""
+        for name, node in self.engine.nodes.items():
+            if node.drained and node.reason.startswith("ftrun:") and not node.fault:
+                self.trace(f"  {name}: given back by the site")
+                node.drained, node.reason, node.reason_s = False, "", None
+                self.engine.schedule_soon()
+        self.clock.after(RECHECK_EVERY_S, self._recheck)
 
     def _look_for_companions(self) -> None:
         self.laws.companions_left()

@@ -29,7 +29,7 @@ from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor.drill import injector
 from ftrun.supervisor.model.run import Run
-from ftrun.supervisor.store import journal, lease
+from ftrun.supervisor.store import journal, journal_tail, lease
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 FTRUN = (sys.executable, "-m", "ftrun.supervisor")
@@ -37,7 +37,7 @@ QUICK = "poll = 1\nlog-quiet = 1\nlog-quiet-max = 3\nfault-grace = 0.2\nbackoff 
 PATIENCE_S = 240.0  # only what hangs takes so long, however loaded the machine is
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=8123, name=python, GPU has fallen off the bus"
-RUNS = journal.RunReader()  # who waits for a run asks ten times a second
+RUNS = journal_tail.RunReader()  # who waits for a run asks ten times a second
 SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 LEDGER = """#!/bin/bash
 cd {folder}

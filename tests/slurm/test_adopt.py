@@ -247,7 +247,12 @@ def _play(law: Callable[[Post], None], make: Callable[..., Post], witness: Witne
         assert witness.most[post.run(os.path.basename(path)).token] <= 1
 
 
-@pytest.mark.parametrize("law", LAWS)
+LONG = {f"cut {AFTER_THE_CLAIM[1]}", *(f"supervisor cut {point}" for point in OF_THE_SUPERVISOR[:-2])}
+
+
+@pytest.mark.parametrize(
+    "law", [pytest.param(law, marks=[pytest.mark.drills] if law in LONG else []) for law in LAWS]
+)
 def test_an_adopted_job(law: str, played: dict[str, Future[None]]) -> None:
     """See the laws above."""
     played[law].result()

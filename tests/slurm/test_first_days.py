@@ -51,8 +51,8 @@ def at(slurm_sandbox: Sandbox, make_post: Callable[..., Post]) -> Post:
     return post
 
 
-def test_there_are_twelve() -> None:
-    assert len(_rows("typed")) + len(_rows("script")) == 12
+def test_there_are_thirteen() -> None:
+    assert len(_rows("typed")) + len(_rows("script")) == 13
 
 
 @pytest.mark.parametrize(("typed", "said"), _rows("typed"))
@@ -70,8 +70,10 @@ def test_what_is_wrong_in_the_script_is_named(at: Post) -> None:
     """`status` says it, and none is tried again."""
     jobs = {}
     for number, (line, said) in enumerate(_rows("script")):
-        body = "\n".join([f"cd {at.work}", *[word for word in _code(line) if " " in word or "/" in word]])
-        jobs[at.sbatch(body.replace(", without", ""), name=f"mistake{number}.sh")] = said
+        words = [word for word in _code(line) if " " in word or "/" in word]
+        options = [word.removeprefix("#SBATCH ") for word in words if word.startswith("#SBATCH")]
+        body = "\n".join([f"cd {at.work}", *([] if options else words)])
+        jobs[at.sbatch(body.replace(", without", ""), *options, name=f"mistake{number}.sh")] = said
     at.supervise()
     for job, said in jobs.items():
         run = at.until_state("stopped", "finished", job=job, within_s=FINAL_S)

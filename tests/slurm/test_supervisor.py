@@ -283,6 +283,35 @@ def test_a_second_job_of_a_run_is_cancelled_while_its_attempt_goes_on(make: Make
     assert (states()[job], states()[other], post.run().state.value) == ("RUNNING", "PENDING", "running")
 
 
+@pytest.mark.drills
+@side_by_side
+def test_of_two_jobs_of_one_attempt_the_one_with_the_claim_is_followed(make: Make, boxes: Boxes) -> None:
+    """P4: sbatch made two; the one that ftrun did not hear of was started twice, its first launch left no trace, and it trains. The other one, which waits, is cancelled."""
+    post = make()
+    heard = post.sbatch(SLEEPS, "--hold")
+    place = Path(post.run_dir(), "attempts", "1")
+    (composed,) = (place / "submitted").iterdir()
+    other = post.plain(f"--comment={post.run().token}:1", "--requeue", "--open-mode=append", str(composed))
+    post.until(lambda: len(post.ledger()) == 1, "the other one runs")
+    post.call("scontrol", "requeue", other)
+    post.until((place / "exit.0").exists, "its first launch is over")
+    for path in place.iterdir():
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+    post.until(lambda: len(post.ledger()) == 2, "it runs again")
+    assert os.path.lexists(place / "claim.1")
+    post.supervise()
+    post.until(
+        lambda: (heard, "CANCELLED") in [(job, state) for job, state, _ in post.jobs()],
+        "the waiting one ends",
+    )
+    run = post.until_state("running")
+
+    assert run.attempt is not None
+    assert (run.attempt.job, run.attempt.launch.number, run.incidents) == (other, 1, ())
+    assert (other, "RUNNING") in [(job, state) for job, state, _ in post.jobs()]
+
+
 @side_by_side
 def test_a_run_is_cancelled_between_two_attempts(make: Make, boxes: Boxes) -> None:
     """No job is there to be hit, so the run is: by any job id that it ever had; nothing is submitted after that."""

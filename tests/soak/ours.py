@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.slurm.sandbox.plan import SandboxError
-from ftrun.supervisor.controller import drain
 from ftrun.supervisor.drill import injector, readers, verdict
 from ftrun.supervisor.drill.observation import Outcome
 from ftrun.supervisor.drill.scenario import Expectation, Scenario
@@ -18,6 +17,7 @@ from ftrun.supervisor.drill_trainer import toy_model
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.states import State
+from ftrun.supervisor.nodes import spool
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
 from tests.drills.tables import by_name
@@ -84,7 +84,7 @@ class Ours(Side):
     def run(self) -> model_run.Run:
         """The run as its journal folds."""
         (run_dir,) = store_run_dir.run_dirs(str(self.home))
-        return drain.with_answers(
+        return spool.with_answers(
             events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time()
         )
 

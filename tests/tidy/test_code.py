@@ -42,7 +42,7 @@ CLIENTS = {
         "slurm/client/nodeset.py",
         "supervisor/cluster/hosts.py",
     },  # the latter for groups, which are files
-    "apprise": {"supervisor/publish/notify.py"},
+    "apprise": {"supervisor/notices/apprise_client.py"},
     "hyperscan": {"supervisor/signatures/prefilter.py"},
     "paramiko": {"hooks/ssh/pool.py"},
     "prometheus_client": {"supervisor/publish/metrics.py"},
@@ -52,7 +52,8 @@ CLIENTS = {
     "tenacity": {"slurm/commands/cluster.py"},
 }
 TYPER_FOLDER = "supervisor/cli/"
-RICH_FOLDERS = ("supervisor/cli/",)
+TEXTUAL_FOLDER = "supervisor/board/"
+RICH_FOLDERS = ("supervisor/cli/", TEXTUAL_FOLDER)
 
 LINES_PER_FILE_MAX = 600
 LINES_PER_FUNCTION_MAX = 70
@@ -204,6 +205,7 @@ def test_a_client_library_is_imported_in_its_one_module() -> None:
         assert path in CLIENTS.get(top, {path}), f"{top} belongs to {CLIENTS[top]}"
         assert top != "typer" or path.startswith(TYPER_FOLDER), f"{path}: typer belongs to the command line"
         assert top != "rich" or path.startswith(RICH_FOLDERS), f"{path}: rich belongs to what is shown"
+        assert top != "textual" or path.startswith(TEXTUAL_FOLDER), f"{path}: textual belongs to the board"
         assert top not in {"click", "pydantic"}, f"{path}: typer's own, not ours"
 
 

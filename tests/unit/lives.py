@@ -24,7 +24,7 @@ from ftrun.supervisor.config import settings
 from ftrun.supervisor.controller.loop import Supervisor
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
-from ftrun.supervisor.store import journal, run_dir, submission_context
+from ftrun.supervisor.store import attempt_dir, journal, run_dir, submission_context
 from ftrun.supervisor.store.lease import Lease
 from ftrun.supervisor.submission import plan
 from tests.fake_slurm.cluster import Clock, Engine, MemoryCluster, Timing
@@ -211,6 +211,9 @@ class Life:
         number = int(launch.request.token.rsplit(":", 1)[1])
         place = Path(run_dir.attempt_dir(self.run_dir, number))
         claim = place / (f"claim.{launch.restarts}" if launch.restarts else "claim")
+        if any(one.job not in ("", str(job.number)) for one in attempt_dir.claims(self.run_dir, number)):
+            launch.exit(0)
+            return
         try:
             claim.symlink_to(f"memory.{job.number}.{launch.restarts}.{launch.request.token}")
         except FileExistsError:

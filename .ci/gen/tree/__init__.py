@@ -130,8 +130,7 @@ def _shown(parameter: Any) -> str:
 def _kind(path: str, parameter: Any) -> str:
     if (path, parameter.name) in _OF_COMMANDS:
         return _OF_COMMANDS[path, parameter.name]
-    annotation = parameter.type_descriptor.annotation
-    if getattr(annotation, "__name__", "") == "Path":
+    if parameter.type.name == "path":
         return "dir" if "folder" in parameter.name else "file"
     metavar = re.sub(r"^--\s+|[\[\]]|\.\.\.$", "", parameter.metavar or "").strip()
     return _BY_METAVAR.get(metavar.removesuffix("..."), "any")

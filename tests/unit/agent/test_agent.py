@@ -594,24 +594,6 @@ def test_the_watchdog_answers_for_work_that_stands_still(tmp_path: Path) -> None
     assert not shared.is_stalled(channel)
 
 
-def test_work_that_compiles_the_patterns_of_a_fresh_home_is_not_taken_for_stalled(
-    make: Callable[..., Stage], tmp_path: Path
-) -> None:
-    """On a node whose processors all train that takes longer than any call to Slurm; and not for ever."""
-    stage = make()
-    stage.until("start.begun")
-    shared = main.Watchdog(SystemClock())
-    shared.ctx = ctx = stage.ctx
-    (tmp_path / "over.1").write_text("code=1\nsignal=0\n")
-    channel = BatchChannel(str(tmp_path))
-    ctx.compiling, ctx.alive_s = True, shared.clock.mono_s() - main.STANDSTILL_S - 1
-    assert not shared.is_stalled(channel)
-    ctx.alive_s -= main.COMPILES_S
-    assert shared.is_stalled(channel)
-    ctx.compiling, ctx.alive_s = False, shared.clock.mono_s()
-    stage.over(0)
-
-
 # ---- the nodes
 
 

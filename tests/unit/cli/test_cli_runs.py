@@ -6,13 +6,14 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ftrun.supervisor.cli import main
+from ftrun.supervisor.cli import common, main
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.submission import start_supervisor
 
@@ -462,3 +463,53 @@ def test_doctor_prints_units_for_this_home(home: Path, capsys: pytest.CaptureFix
     assert "[Service]" in out
     assert "supervise --once" in out
     assert "#SCRON" in out
+
+
+def test_a_table_shows_control_characters_as_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    """A fault's title comes from a log: it must not colour, move or turn what a person reads."""
+    common.print_table(["WHAT"], [["\x1b[31mred\u202e  and\nnext"]])
+    assert "WHAT\n\\x1b[31mred\\x202e and next\n" == capsys.readouterr().out
+
+
+def test_status_goes_on_until_the_named_runs_are_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each, the state first; with --json the facts of `status --json`."""
+    assert 0 == main(["status", "--watch", RECOVERED, STOPPED])
+    lines = capsys.readouterr().out.splitlines()
+    assert [STOPPED, RECOVERED] == sorted(line.split("  ")[1] for line in lines)
+    assert any(f"{STOPPED}  stopped" in line for line in lines)
+    assert 0 == main(["status", "-w", RECOVERED, "--json"])
+    assert RECOVERED == _json(capsys)["run"]
+
+
+@pytest.mark.parametrize(
+    ("term", "said"), [("xterm", "top needs a terminal"), ("dumb", "cannot draw"), (None, "cannot draw")]
+)
+def test_top_names_the_way_without_a_screen(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    term: str | None,
+    said: str,
+) -> None:
+    """Where it cannot draw, one line says what to call instead."""
+    monkeypatch.delenv("TERM", raising=False)
+    if term is not None:
+        monkeypatch.setenv("TERM", term)
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: term != "xterm")
+    assert 2 == main(["top"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert "ftrun status --watch" in line
+
+
+def test_top_says_how_to_install_what_it_needs(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+    monkeypatch.setitem(sys.modules, "textual", None)
+    monkeypatch.delitem(sys.modules, "ftrun.supervisor.board.screen", raising=False)
+    assert 2 == main(["top"])
+    assert "pip install 'ftrun[top]'" in capsys.readouterr().err

@@ -265,6 +265,7 @@ HARMFUL = {
     "home": "/home/other/runs",
     "second-opinion": "https://collector.example.org/v1",
     "second-opinion-key-file": "/home/other/key",
+    "notify": "/home/other/addresses",
 }
 
 

@@ -130,3 +130,32 @@ def test_phases_of_an_incident_are_seconds_or_unknown() -> None:
 def test_a_run_without_a_record_is_new() -> None:
     """Folding nothing gives a run that can be shown."""
     assert "new" == view_run.run_row(fold("llm-0001", []), NOW)["state"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("node: a node was lost on n1: a spare", "a spare"),
+        ("node: a node was lost; trying again cannot succeed", "trying again cannot succeed"),
+        ("node: a node was lost", ""),
+        ("asked by a person", "asked by a person"),
+    ],
+)
+def test_the_column_why_repeats_no_column_beside_it(reason: str, told: str) -> None:
+    row = {"reason": reason, "class": "node", "title": "a node was lost", "nodes": ["n1"]}
+
+    assert view_run.reason_text(row) == told
+
+
+def test_a_stopped_run_shows_its_proof_and_how_to_go_on() -> None:
+    """The line that proves it, what to mend, and the next command; a run that goes on shows none of them."""
+    line = {"file": "/w/a.out", "line": 3, "text": "KeyError: 'x'", "signature": "python-key"}
+    fault = {"diagnosis": {"class": "user-code", "because": [line], "advice": "Correct the program."}}
+    facts = {"run": "a-0001", "state": "stopped", "paused": False, "incidents": [fault]}
+
+    proof, advice, then = view_run.end_lines(facts)
+
+    assert proof == "proof: /w/a.out:3: KeyError: 'x'"
+    assert advice == "advice: Correct the program."
+    assert "ftrun resume a-0001" in then
+    assert view_run.end_lines(facts | {"state": "running"}) == []

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ftrun.hooks.cluster import claim
-from ftrun.slurm.cluster.plan import Host, Plan
 from ftrun.supervisor.cluster import choice, on_head_host
 from ftrun.supervisor.cluster.state import ClusterState
+from tests.unit.cluster_plan import plan_of
 
-PLAN = Plan(
-    name="mine",
-    token="t",
-    user="alice",
-    uid=1000,
-    folder="/var/tmp/ftrun-1000/mine",
-    base_port=17817,
-    version=(24, 11),
-    bound=True,
-    hosts=(Host("h1", "alice@far", "10.0.0.1", 8, (1, 4, 2), 1000),),
-    programs={},
-    subreaper=(),
-    fence_command="off {node}",
-)
+PLAN = replace(plan_of("alice@far"), fence_command="off {node}")
 
 
 @pytest.fixture

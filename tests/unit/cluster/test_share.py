@@ -11,26 +11,15 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks.runtime.exclusive import is_taken
-from ftrun.slurm.cluster.plan import SETTINGS, Host, Plan
+from ftrun.slurm.cluster.plan import SETTINGS
 from ftrun.supervisor.cluster import share, site_file
 from ftrun.supervisor.cluster.state import ClusterState
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
+from tests.unit.cluster_plan import plan_of
 
 GOOD = {"uid": 1000, "sshd": "/s", "sshfs": "/s", "fuse": True, "fusermount3": "/f", "share": "absent"}
-PLAN = Plan(
-    name="mine",
-    token="t",
-    user="alice",
-    uid=1000,
-    folder="/var/tmp/ftrun-1000/mine",
-    base_port=17817,
-    version=(24, 11),
-    bound=True,
-    hosts=tuple(Host(f"h{n}", f"h{n}", f"10.0.0.{n}", 8, (1, 4, 2), 1000) for n in (1, 2)),
-    programs={},
-    subreaper=(),
-)
+PLAN = plan_of("h1", "h2")
 
 
 @pytest.mark.parametrize(

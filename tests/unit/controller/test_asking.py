@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.controller import drain
 from ftrun.supervisor.model.events import apply
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.nodes import spool
@@ -58,19 +57,19 @@ def test_an_answer_is_seen_by_who_only_looks(tmp_path: Path) -> None:
     """While the request waits, and for two hours; what the journal knows already is not asked for again."""
     path = tmp_path / "spool"
     waiting = journalled(INTENDED, LEFT, spool_path=str(path))
-    assert drain.with_answers(waiting, 200.0) == waiting
+    assert spool.with_answers(waiting, 200.0) == waiting
     answer(path)
 
-    seen = drain.with_answers(waiting, 200.0).asked[ID]
+    seen = spool.with_answers(waiting, 200.0).asked[ID]
     assert (seen["step"], seen["verdict"], seen["why"], seen["incident"]) == (
         "answered",
         "refused",
         "healthy",
         "1.0",
     )
-    assert drain.with_answers(waiting, 100_000.0) == waiting
+    assert spool.with_answers(waiting, 100_000.0) == waiting
     intended = journalled(INTENDED, spool_path=str(path))
-    assert drain.with_answers(intended, 200.0) == intended
+    assert spool.with_answers(intended, 200.0) == intended
 
 
 @pytest.mark.parametrize("how", ["link", "no JSON", "another id", "a list", "a FIFO", "a folder"])

@@ -71,6 +71,23 @@ def test_a_kept_job_that_is_lost_in_the_queue_is_not_the_launch_before_it_once_m
     assert ["1.0", "1.1"] == [one.id for one in life.run.incidents]
 
 
+def test_an_array_whose_tasks_have_begun_is_found_by_what_they_wrote(tmp_path: Path) -> None:
+    """P4: sbatch gave no answer and a filter took the token out of the comment; the tasks claim in folders of their own."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    life.cluster.faults = Faults(submit_late=1.0, late_s=1200.0)
+    life.exit(0, 9)
+    while "submit.unknown" not in life.kinds():
+        life.live()
+    task = Path(life.run_dir, "attempts/2/tasks/3")
+    task.mkdir(parents=True)
+    (task / "launch.0").write_text("job=9\narray_job=8\n")
+    life.live(60)
+
+    assert (2, "8") == (life.attempt.number, life.attempt.job)
+
+
 def test_a_late_job_of_an_earlier_attempt_does_not_wait_behind_a_finished_run(tmp_path: Path) -> None:
     """Its submission never got an answer, and a later attempt finished before Slurm made it (P4)."""
     life = Life(tmp_path)

@@ -198,6 +198,52 @@ def test_of_two_jobs_of_one_submission_none_is_cancelled_before_one_has_the_clai
     assert life.living() == ["1", "2"]
 
 
+@pytest.mark.parametrize("launch", [0, 1])
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_of_two_jobs_of_one_submission_the_one_with_the_claim_is_followed(
+    tmp_path: Path, nodes: int, launch: int
+) -> None:
+    """P4: whichever launch it claimed, since its first may have been lost before it claimed anything; the other one waits for its nodes, or starts and leaves."""
+    life = Life(tmp_path, nodes=nodes)
+    life.cluster.hold("1")
+    copy = life.engine.jobs[int(_copy(life))]
+    copy.restarts = launch
+    life.live(2)
+    life.cluster.release("1")
+    life.train(1, 60)
+
+    assert (life.attempt.job, life.attempt.launch.number, life.living()) == ("2", launch, ["2"])
+    assert (life.run.state.value, life.run.incidents) == ("running", ())
+
+
+def test_of_two_jobs_the_one_with_the_claim_decides_how_the_attempt_ended(tmp_path: Path) -> None:
+    """P4: it has failed and Slurm has forgotten it; the other one, which never began, has left, and that is no good end."""
+    life = Life(tmp_path, nodes=4)
+    life.cluster.hold("1")
+    life.engine.jobs[int(_copy(life))].restarts = 1
+    life.engine.advance(5)
+    life.exit(1)
+    life.engine.advance(600)
+    life.cluster.release("1")
+    life.live(150)
+
+    assert [one.fault for one in life.run.incidents] != []
+    assert "run.finished" not in life.kinds()
+
+
+def test_two_jobs_that_turned_each_other_away_are_no_good_end(tmp_path: Path) -> None:
+    """P4: both claimed a launch, saw the other's claim and left; nothing has trained, so the run goes on."""
+    life = Life(tmp_path)
+    life.cluster.hold("1")
+    place = Path(run_dir.attempt_dir(life.run_dir, 1))
+    for job, name in (("1", "claim"), ("2", "claim.1")):
+        (place / name).symlink_to(f"memory.{job}.0.{life.attempt.token}")
+    life.cluster.release("1")
+    life.live(60)
+
+    assert (life.run.final, life.attempt.number) == (False, 2)
+
+
 def test_strays_of_all_runs_are_looked_for_by_one_question_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

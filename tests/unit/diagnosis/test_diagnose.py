@@ -162,6 +162,16 @@ ENDINGS = [
 ]  # fmt: skip
 
 
+def test_a_missing_folder_for_the_output_is_no_fault_of_a_node() -> None:
+    """Slurm cannot open the output: a new job would end in the same way."""
+    ended = Ended("FAILED", reason="JobLaunchFailure", exit_signal=53)
+    found = diagnose(Facts((), FOUR, ended=ended, catalog=CATALOG, no_log_folder="/w/logs"))
+
+    assert (found.fault, found.retry) == (FaultClass.CONFIG, False)
+    assert "/w/logs" in found.title
+    assert "mkdir -p /w/logs" in found.advice
+
+
 @pytest.mark.parametrize(
     ("ended", "lines", "fault", "retry"), [e[1:] for e in ENDINGS], ids=[e[0] for e in ENDINGS]
 )

@@ -53,6 +53,15 @@ def test_what_one_node_alone_says_comes_first() -> None:
     assert "gate 7 is stuck" in [line.text for line in unknown_cause.odd_lines(lines)]
 
 
+def test_a_line_of_trouble_stands_alone() -> None:
+    """What merely is new beside it would pass for a proof."""
+    lines = _lines(
+        "tracking run abc", "saved locally", "cp: cannot stat 'best.json': No such file or directory"
+    )
+
+    assert [lines[-1].text] == [line.text for line in unknown_cause.odd_lines(lines)]
+
+
 def test_the_last_words_are_shown_where_nothing_sounds_of_trouble() -> None:
     """Better the end of the log than nothing at all."""
     names = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta"]

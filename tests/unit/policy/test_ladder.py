@@ -109,7 +109,7 @@ def test_what_the_policy_stops_is_left_to_it(fault: F) -> None:
     """A stop stays a stop: the ladder says that nothing inside the allocation is to be done."""
     found = move(case(fault))
     assert found.rung is Rung.RESUBMIT
-    assert "not inside the allocation: stop" in found.reason
+    assert "the decision is to stop" in found.reason
     assert found.nodes == ()
 
 

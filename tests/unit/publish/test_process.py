@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ftrun.supervisor.publish import process
 from ftrun.supervisor.publish.process import PublishProcess
 
@@ -19,6 +21,9 @@ class Supervisor:
 
     def __init__(self, tmp: Path, *argv: str) -> None:
         self.mono_s = 0.0
+        self.config = tmp / "ftrun" / "config.toml"
+        self.config.parent.mkdir()
+        self.config.write_text(f"metrics-folder = '{tmp}'\n")
         self.told: list[tuple[str, dict[str, Any]]] = []
         env = dict(os.environ) | {"FTRUN_HOME": str(tmp), "HOME": str(tmp), "XDG_CONFIG_HOME": str(tmp)}
         more = {"argv": (sys.executable, *argv)} if argv else {}
@@ -75,11 +80,43 @@ def test_the_real_process_follows_and_ends_with_its_supervisor(tmp_path: Path) -
     assert child.wait(30) == 0
 
 
+def test_a_change_of_the_settings_counts_without_a_new_supervisor(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, "-c", "import sys; sys.stdin.read()")
+    asking = supervisor.config.read_text()
+    supervisor.config.write_text("")
+    supervisor.publish.look()
+    assert supervisor.publish._child is None, "nothing asks for it"
+    supervisor.config.write_text(asking)
+    supervisor.publish.look()
+    assert supervisor.publish._child is None, "settings are read once a minute"
+    supervisor.mono_s += process.SETTINGS_EVERY_S
+    supervisor.publish.look()
+    first = supervisor.child.pid
+    supervisor.config.write_text(asking + "metrics-port = 9107\n")
+    supervisor.mono_s += process.SETTINGS_EVERY_S
+    supervisor.look_until(lambda: supervisor.child is not None and supervisor.child.pid != first)
+    assert supervisor.publish.problems == {}
+    supervisor.config.write_text("")
+    supervisor.mono_s += process.SETTINGS_EVERY_S
+    supervisor.look_until(lambda: supervisor.child is None)
+    assert supervisor.publish.problems == {}
+
+
+def test_no_mistake_of_it_reaches_the_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = Supervisor(tmp_path)
+
+    def broken(env: object) -> object:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(process, "asked_for", broken)
+    supervisor.publish.look()
+    assert supervisor.publish.problems == {"publisher": "MemoryError: none left"}
+
+
 def test_wrong_settings_are_told_in_one_line(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path)
-    (tmp_path / "ftrun").mkdir()
-    (tmp_path / "ftrun" / "config.toml").write_text("retries = 'many'\n")
+    supervisor.config.write_text("retries = 'many'\n")
     supervisor.publish.look()
-    supervisor.look_until(lambda: supervisor.child is None)
+    assert supervisor.child is None
     assert list(supervisor.publish.problems) == ["settings"]
     assert "retries" in supervisor.publish.problems["settings"]

@@ -64,11 +64,19 @@ def test_a_report_shows_the_run_its_time_its_training_and_its_faults() -> None:
         "redone",
         "loss",
         "Mean repair by class",
-        "save more often",
+        "Save more often",
     ):
         assert words in page.text
     assert page.names.count("details") == 5
     assert page.names.count("polyline") >= 6
+
+
+def test_a_lack_of_checkpoints_is_said_once() -> None:
+    """By the advice, where that says how to name them."""
+    told, end_s = long_run(1)
+    advice = ["submit it with --ft-checkpoint='GLOB'"]
+    page = report.run_report(told.run(), told.ledger(end_s), 1000.0 + end_s, advice=advice)
+    assert page.count("--ft-checkpoint") == 1
 
 
 def test_what_a_run_wrote_is_shown_and_never_run() -> None:

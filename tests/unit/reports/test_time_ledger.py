@@ -9,9 +9,9 @@ import pytest
 from ftrun.supervisor.model import events
 from ftrun.supervisor.reports import requeue_model
 from ftrun.supervisor.reports.statistics import statistics_of
-from ftrun.supervisor.reports.time_ledger import Spent, TimeLedger, ledger_of
+from ftrun.supervisor.reports.time_ledger import SLURM_ROUNDS_S, GrowingLedger, Spent, TimeLedger, ledger_of
 from ftrun.supervisor.store import journal
-from tests.unit.told_runs import Told
+from tests.unit.told_runs import Told, long_run
 
 FROZEN = sorted(Path(__file__).parents[2].glob("frozen/v1/*/*/journal"))
 
@@ -202,3 +202,34 @@ def test_a_plain_requeue_of_the_same_faults_is_worse_than_a_restart_inside() -> 
     assert 0.5 < modelled < found.goodput
     assert found.by_class["node"].count == 5
     assert ledger.seconds()[Spent.QUEUED] == 5 * 6
+
+
+@pytest.mark.parametrize("folder", FROZEN, ids=lambda path: "-".join(path.parts[-3:-1]))
+def test_a_ledger_that_grows_never_takes_time_back_and_ends_as_the_whole_one(folder: Path) -> None:
+    """Record by record, as a process sees it that follows the run."""
+    records = journal.read_run(str(folder.parent))
+    growing, before = GrowingLedger(), dict[str, float]()
+    for count in range(1, len(records) + 1):
+        run = events.fold("r", records[:count])
+        growing.take(run, records[count - 1 : count])
+        seconds, _ = growing.spent(run, float(records[count - 1]["at"]))
+        for name, value in before.items():
+            assert seconds[name] >= value - SLURM_ROUNDS_S, (count, records[count - 1]["kind"], name)
+        before = seconds
+    if run.final:
+        assert before == pytest.approx(
+            {k.value: v for k, v in ledger_of(run, records, 0.0).seconds().items()}
+        )
+
+
+def test_a_ledger_that_grows_over_thousands_of_steps_holds_few_records_and_agrees() -> None:
+    told, end_s = long_run(20)
+    growing, run = GrowingLedger(), told.run("r")
+    for begin in range(0, len(told.records), 7):
+        growing.take(events.fold("r", told.records[: begin + 7]), told.records[begin : begin + 7])
+        assert len(growing._pending) <= 2 * GrowingLedger.PENDING
+    seconds, node_seconds = growing.spent(run, 1000.0 + end_s)
+    whole = told.ledger(end_s)
+    assert sum(seconds.values()) == pytest.approx(whole.life_s, rel=0.02)
+    assert seconds == pytest.approx({k.value: v for k, v in whole.seconds().items()}, rel=0.02, abs=60.0)
+    assert node_seconds["productive"] == pytest.approx(whole.node_seconds()["productive"], rel=0.02)

@@ -6,6 +6,8 @@ import os
 import resource
 import stat
 import sys
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -240,6 +242,36 @@ def test_the_compiled_catalog_is_kept_for_this_user_alone(
 
     assert first == Scanner(SMALL, engine="hyperscan").feed(ECC + b"\n")
     assert (0o700, 0o600) == tuple(stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_first_scanner_of_a_user_does_not_wait_for_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """Meanwhile, and where it fails, the literals find the same; what it made is there for the next process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    prefilter._hyperscan_sieve.cache_clear()
+    may_end, database = threading.Event(), prefilter._database
+
+    def slow(module: Any, patterns: Sequence[str]) -> Any:
+        assert may_end.wait(60)
+        if fails:
+            raise module.error("no memory")
+        return database(module, patterns)
+
+    monkeypatch.setattr(prefilter, "_database", slow)
+    scanner = Scanner(SMALL)
+    before = scanner.feed(ECC + b"\n")
+    pending = scanner._sieve
+    assert isinstance(pending, prefilter.PendingPrefilter)
+    may_end.set()
+    pending.compiler.join(60)
+
+    assert ["cuda-ecc"] == [hit.signature for hit in before]
+    assert before == Scanner(SMALL).feed(ECC + b"\n")
+    assert fails is not isinstance(pending._present, prefilter.HyperscanPrefilter)
+    assert fails is not any(tmp_path.glob("ftrun/*"))
+    prefilter._hyperscan_sieve.cache_clear()
 
 
 @pytest.mark.parametrize("spoil", ["garbage", "truncated", "writable", "link", "folder"])

@@ -47,6 +47,48 @@ def test_a_started_attempt_is_closed_for_its_next_launch(run_dir: Path) -> None:
     assert [False, False, True] == [c.closed for c in attempt_dir.claims(str(run_dir), 1)]
 
 
+def test_a_job_that_claimed_a_later_launch_was_there_first_too(run_dir: Path) -> None:
+    """Its first launch was lost before it claimed anything: the second one trains."""
+    claim(run_dir, 1, "c.77.1.t:1")
+    taken = attempt_dir.close_attempt(str(run_dir), 1, 4, started=False)
+
+    assert taken == attempt_dir.Claim(1, "c.77.1.t:1")
+    assert 1 == len(attempt_dir.claims(str(run_dir), 1))
+
+
+def test_a_job_that_claims_while_its_attempt_is_closed_is_told(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It claims another launch than the one that is closed, so neither finds its name taken: who wrote looks once more."""
+    symlink = os.symlink
+
+    def meanwhile(content: str, path: str) -> None:
+        symlink(content, path)
+        if content.startswith("closed."):
+            claim(run_dir, 1, "c.77.1.t:1")
+
+    monkeypatch.setattr(os, "symlink", meanwhile)
+    taken = attempt_dir.close_attempt(str(run_dir), 1, 4, started=False)
+
+    assert taken is not None
+    assert "77" == taken.job
+
+
+def test_the_holder_of_an_attempt_is_the_job_that_began(run_dir: Path) -> None:
+    """P4: whichever launch it claimed; of two that claimed at once, the one with a record of its launch; of two without one, none."""
+
+    def holder() -> attempt_dir.Claim | None:
+        return attempt_dir.claim_holder(str(run_dir), 1)
+
+    assert holder() is None
+    claim(run_dir, 1, "c.77.1.t:1")
+    assert holder() == attempt_dir.Claim(1, "c.77.1.t:1")
+    claim(run_dir, 0, "c.78.0.t:1")
+    assert holder() is None
+    (run_dir / "attempts" / "1" / "launch.0").write_text("job=78\n")
+    assert holder() == attempt_dir.Claim(0, "c.78.0.t:1")
+
+
 def test_the_owner_of_a_launch_is_who_claimed_it(run_dir: Path) -> None:
     """A token may hold dots; a closed claim has no job; an unclaimed launch has no owner."""
     claim(run_dir, 0, "cluster.12.0.ftrun:a.b-0001:1:1")

@@ -13,11 +13,12 @@ from ftrun.supervisor.store.journal import (
     Journal,
     JournalDamaged,
     JournalTooNew,
-    RunReader,
     believed_lengths,
+    load_run,
     read_readable,
     read_run,
 )
+from ftrun.supervisor.store.journal_tail import RunReader
 
 OWN_KIND = {"kind": "stop"}  # of a decision, beside the kind of the record
 
@@ -240,3 +241,48 @@ def test_a_run_is_folded_anew_where_its_journal_grew(run_dir: Path) -> None:
 
     assert [0, 1, 2] == [len(run.warnings) for run in (before, once, twice)]
     assert twice is runs.run(str(run_dir))
+
+
+def test_a_look_gives_what_was_written_since_the_last(run_dir: Path) -> None:
+    """Reading goes on where it ended, over a torn end and another writer, and tells the same as reading it all."""
+    runs, journal = RunReader(), first(run_dir)
+    told: list[str] = []
+
+    def look() -> tuple[list[str], bool]:
+        run, new, whole = runs.look(str(run_dir))
+        told[:] = [] if whole else told
+        told.extend(record["kind"] for record in new if record["kind"] != "journal.opened")
+        assert told == kinds(run_dir)
+        assert run == load_run(str(run_dir))
+        return [record["kind"] for record in new], whole
+
+    journal.append("warned", message="zero")
+    assert look()[1]
+    journal.append("warned", message="one")
+    assert (["warned"], False) == look()
+    assert ([], False) == look()
+    path, line = Path(journal.path), b""
+    whole = path.read_bytes()
+    journal.append("warned", message="two")
+    line = path.read_bytes()[len(whole) :]
+    path.write_bytes(whole + line[:20])  # as a reader may see a write
+    assert ([], False) == look()
+    path.write_bytes(whole + line)
+    assert (["warned"], False) == look()
+    later(run_dir, 1).append("warned", message="three")
+    assert ["journal.opened", "warned"] == look()[0][-2:]
+
+
+def test_a_look_sees_damage_as_reading_does(run_dir: Path) -> None:
+    """Of what was read before, and of what is new; a run that is mended is read anew."""
+    runs, journal = RunReader(), first(run_dir)
+    journal.append("warned", message="one")
+    runs.look(str(run_dir))
+    path = Path(journal.path)
+    good = path.read_bytes()
+    journal.append("warned", message="two")
+    path.write_bytes(path.read_bytes().replace(b"two", b"too"))
+    with pytest.raises(JournalDamaged):
+        runs.look(str(run_dir))
+    path.write_bytes(good)
+    assert runs.look(str(run_dir))[2]

@@ -72,3 +72,30 @@ def test_what_is_missing_to_resume_is_told(tmp_path: Path, monkeypatch: pytest.M
     )
     assert f"1 match now, the youngest is {tmp_path}/out/ckpt/step_5" in told
     assert "reads FTRUN_RESUME_" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ((), ""),
+        (("-o", "logs/%x-%j.out"), "logs"),
+        (("-o", "there/%x.out"), ""),
+        (("-o", "there/%x/%j.out"), "there/name"),
+        (("-o", "there/%j/%x.out"), ""),  # the number is not known yet
+        (("-e", "logs/err"), "logs"),
+        (("--chdir", "nowhere", "-o", "x.out"), "nowhere"),
+        (("-o", "/dev/null"), ""),
+    ],
+)
+def test_a_folder_for_the_output_that_does_not_exist_is_named(
+    words: tuple[str, ...], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    asked = _asked(tmp_path, "python train.py", "-J", "name", *words)
+
+    line = script_check.log_folder_line(asked)
+
+    assert line.endswith(f"mkdir -p {tmp_path / missing}" if missing else "")
+    assert bool(line) == bool(missing)
+    assert (f"output: {line}" in script_check.check_lines(asked)) == bool(missing)

@@ -1,0 +1,1 @@
+"""One curve over restarts, with the real trackers of experiments, offline."""
