@@ -86,7 +86,8 @@ def _write_final_line(ctx: RunContext, fields: Mapping[str, Any], *, paused: boo
     if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
         return ""
     what = "paused,exiting" if paused else "error,exiting"
-    head = f"ftrun: {what} run={ctx.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
+    left = max(0, int(settings.get("retries", 20)) - ctx.run.retries)
+    head = f"ftrun: {what} run={ctx.run.id} attempt={attempt.number}/{attempt.number + left} "
     reason = " ".join(fields["reason"].split())
     proof = first_proof(ctx.run.incidents[-1].diagnosis) if ctx.run.incidents else ""
     reason += f" proof={proof}" if proof and fields.get("class") == ctx.run.incidents[-1].fault else ""

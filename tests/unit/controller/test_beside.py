@@ -265,7 +265,7 @@ def test_a_supervisor_may_die_anywhere_beside_an_agent(tmp_path: Path, cut: str)
         "running",
         2,
     )  # an attempt that was opened and no more is lost
-    assert (run.retries, dict(run.spent), run.drained) == (2, {"hardware-gpu": 1}, ("n0",))
+    assert (run.retries, dict(run.spent), run.drained) == (1, {"hardware-gpu": 1}, ("n0",))
     assert [i.id for i in run.incidents] == ["1.0.1", "1.0.2"]
     assert "n0" not in life.launches[-1].nodes
 

@@ -268,11 +268,17 @@ def test_an_old_journal_gets_the_decisions_that_it_got() -> None:
 
 def test_two_nodes_that_break_at_one_step_are_no_bug() -> None:
     """Of thousands of nodes, two may break between the same two steps; the third time at that step is the job's own."""
-    first = failed(F.HARDWARE_GPU, NOW - 900, step=503, nodes=("n1",), attempt_nodes=NODES)
+    many = tuple(f"n{i}" for i in range(1, 201))
+    first = failed(F.HARDWARE_GPU, NOW - 900, step=503, nodes=("n1",), attempt_nodes=many)
     lately: dict[str, Any] = {"progress_at_s": NOW - HOUR, "best_step": 503, "retries": 1}
     again = diagnosis(F.HARDWARE_GPU, nodes=("n2",))
 
-    assert "resubmit" == rule(again, run={**lately, "incidents": (first,)}, step=503).decision.kind
-    third = rule(again, run={**lately, "incidents": (first, replace(first, id="1.1", launch=1))}, step=503)
-    assert "the same failure three times at step 503" in third.decision.reason
-    assert "twice" in rule(again, run={"best_step": 503, "incidents": (first,)}, step=503).decision.reason
+    def ruled(attempt_nodes: tuple[str, ...], *incidents: Incident, **run: Any) -> str:
+        ruling = rule(again, run={**run, "incidents": incidents}, attempt={"nodes": attempt_nodes}, step=503)
+        return ruling.decision.reason if ruling.decision.kind == "stop" else ruling.decision.kind
+
+    assert "resubmit" == ruled(many, first, **lately)
+    third = replace(first, id="1.1", launch=1)
+    assert "the same failure three times at step 503" in ruled(many, first, third, **lately)
+    assert "the same failure twice" in ruled(many, first, best_step=503)
+    assert "the same failure twice" in ruled(NODES, first, **lately)
