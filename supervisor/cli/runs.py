@@ -263,7 +263,7 @@ def told_by(home_dir: str) -> Told:
         watch=_Watcher(home_dir),
         explain=lambda records: [*explain.told_records(explain.less_repeated(records[-EXPLAINED:]))],
         nodes=ledger.rows,
-        command=lambda words: [sys.executable, "-m", "ftrun.supervisor", *words],
+        command=lambda words: [sys.executable, "-P", "-m", "ftrun.supervisor", *words],
     )
 
 

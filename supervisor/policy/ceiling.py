@@ -5,7 +5,7 @@
 count for nothing. `max-lost` and `deadline` are caps of the user's own: only a person lifts them.
 
 A class budget that is used up says little where the run made net progress in the last hours and its faults
-come at different places: on thousands of nodes, two faults between two checkpoints are a coincidence, and a
+come at different places: on a hundred nodes and more, two faults between two checkpoints are a coincidence, and a
 node that breaks in ways that nobody can name breaks anywhere. Such a class may fail `RECENT_BUDGET` times. The
 same class at the same place twice is none, unless it blames broken nodes.
 """
@@ -22,6 +22,7 @@ from ftrun.supervisor.policy.policy_input import PolicyInput
 
 RECENT_S = 6 * 3600.0
 RECENT_BUDGET = 10
+MANY_NODES = 128
 BROKEN_NODES = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER, FaultClass.NODE})
 HOLD_BUDGET = "preflight"
 
@@ -42,10 +43,15 @@ def is_recent(case: PolicyInput) -> bool:
     return at_s is not None and case.now_s - at_s <= RECENT_S
 
 
+def is_large(case: PolicyInput) -> bool:
+    """Whether a node may fail every few hours though nothing else is wrong."""
+    return len(case.attempt.nodes) >= MANY_NODES
+
+
 def is_coincidence(case: PolicyInput) -> bool:
     """Whether a class budget that is used up says little."""
     before = case.before
-    if before is None or not is_recent(case):
+    if before is None or not is_large(case) or not is_recent(case):
         return False
     found = case.diagnosis.fault
     return found in BROKEN_NODES or (before.fault, before.step) != (found.value, case.step)

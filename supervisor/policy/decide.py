@@ -53,7 +53,6 @@ from ftrun.supervisor.policy.node_placement import add_node_decisions
 from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
 
 ESCALATIONS_MAX = 2
-MANY_NODES = 128
 HELD_STATES = frozenset({"SPECIAL_EXIT", "REQUEUE_HOLD"})
 """States of a job that waits in the queue until somebody releases it."""
 HOLDS_MAX = 5
@@ -334,8 +333,7 @@ def _deterministic(case: PolicyInput) -> Decision | None:
     if now & then and case.diagnosis.blame is not Blame.JOB:
         return None
     times = 2
-    many = len(case.attempt.nodes) >= MANY_NODES
-    if many and case.diagnosis.fault in BROKEN_NODES and ceiling.is_recent(case):
+    if ceiling.is_large(case) and case.diagnosis.fault in BROKEN_NODES and ceiling.is_recent(case):
         times = 3  # of thousands of nodes, two may break in one step
         if [(i.signature, i.step) for i in case.earlier[-2:]] != [(before.signature, before.step)] * 2:
             return None

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from ftrun.supervisor.config.settings import defaults, parse
 from ftrun.supervisor.model.errors import SettingError
 from ftrun.supervisor.model.run import Attempt, Incident, Launch, LaunchEnd, Run
-from ftrun.supervisor.policy.ceiling import RECENT_BUDGET, RECENT_S
+from ftrun.supervisor.policy.ceiling import MANY_NODES, RECENT_BUDGET, RECENT_S
 from ftrun.supervisor.policy.policy_input import OUTLIVED_S, PolicyLimits, Ruling, limits_from
 from tests.unit.cases import NODES, NOW, F, diagnosis, incident, rule
 
 HOUR = 3600.0
+MANY = tuple(f"n{number}" for number in range(MANY_NODES))
 
 
 def failed(fault: F, at_s: float, attempt: int = 1, **changes: Any) -> Incident:
@@ -106,7 +107,7 @@ def test_a_loop_of_one_class_ends_as_early_as_ever_after_progress_too() -> None:
 
 
 def test_two_faults_of_a_class_between_two_checkpoints_are_a_coincidence() -> None:
-    """A run that made progress in the last hours goes on; one that made none, or a user's own number, does not."""
+    """A large run that made progress in the last hours goes on; a small one, one that made none, or a user's own number, does not."""
     before = failed(F.LIBRARY_BUG, NOW - 600, step=500)
     lately: dict[str, Any] = {
         "incidents": (before,),
@@ -114,7 +115,7 @@ def test_two_faults_of_a_class_between_two_checkpoints_are_a_coincidence() -> No
         "best_step": 510,
         "retries": 1,
     }
-    again: dict[str, Any] = {"step": 503}
+    again: dict[str, Any] = {"step": 503, "attempt": {"nodes": MANY}}
 
     assert (
         "resubmit"
@@ -128,6 +129,9 @@ def test_two_faults_of_a_class_between_two_checkpoints_are_a_coincidence() -> No
         f"{RECENT_BUDGET} of {RECENT_BUDGET} retries"
         in rule(diagnosis(F.LIBRARY_BUG), run=used, **again).decision.reason
     )
+    few = again | {"attempt": {"nodes": MANY[1:]}}
+    small = rule(diagnosis(F.LIBRARY_BUG), run={**lately, "progress_at_s": NOW - HOUR}, **few)
+    assert "1 of 1 retries for library-bug" in small.decision.reason
     own = PolicyLimits(budgets={"library-bug": 1})
     chosen = rule(diagnosis(F.LIBRARY_BUG), run={**lately, "progress_at_s": NOW - HOUR}, limits=own, **again)
     assert "stop" == chosen.decision.kind
