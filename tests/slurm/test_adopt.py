@@ -247,7 +247,13 @@ def _play(law: Callable[[Post], None], make: Callable[..., Post], witness: Witne
         assert witness.most[post.run(os.path.basename(path)).token] <= 1
 
 
-LONG = {f"cut {AFTER_THE_CLAIM[1]}", *(f"supervisor cut {point}" for point in OF_THE_SUPERVISOR[:-2])}
+LONG = {
+    "queued",
+    "requeued",
+    f"cut {BEFORE_THE_CLAIM}",
+    f"cut {AFTER_THE_CLAIM[1]}",
+    *(f"supervisor cut {point}" for point in OF_THE_SUPERVISOR[:-2]),
+}
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def _over(post: Post) -> Run:
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param("steps.cancel:before", marks=pytest.mark.drills), "steps.cancel:after"]
+    "point", [pytest.param(f"steps.cancel:{side}", marks=pytest.mark.drills) for side in ("before", "after")]
 )
 @side_by_side
 def test_an_agent_that_dies_while_it_ends_a_script_leaves_the_rest_to_the_supervisor(

@@ -32,7 +32,7 @@ exit 0
 """
 
 
-@pytest.mark.parametrize("how", [pytest.param("waits", marks=pytest.mark.drills), "leaves"])
+@pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.drills) for how in ("waits", "leaves")])
 def test_no_start_begins_while_ranks_outlive_the_end_of_their_companion(
     make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post], how: str
 ) -> None:

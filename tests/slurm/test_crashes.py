@@ -26,11 +26,9 @@ pytestmark = pytest.mark.slurm
 
 LANES = 6
 PATIENCE_S = 300.0  # only what hangs takes so long, however loaded the machine is
-QUICK = (
-    "submit:before",
-    "submit:after",
-)
+QUICK = ("submit:after",)
 LONG = (
+    "submit:before",
     "cancel:before",
     "cancel:after",
     "record:after:attempt.opened",

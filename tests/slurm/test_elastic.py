@@ -23,7 +23,7 @@ BATCH = ("--ft-global-batch=8", "--ft-micro-batch=2", "--ntasks-per-node=1")
 @pytest.mark.parametrize(
     ("gpus", "sizes"),
     [
-        pytest.param("--gres=gpu:2", [0, 1], id="in-place"),
+        pytest.param("--gres=gpu:2", [0, 1], id="in-place", marks=pytest.mark.drills),
         pytest.param("--gpus=4", [0, 2, 1], id="anew", marks=pytest.mark.drills),
     ],
 )

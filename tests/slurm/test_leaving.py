@@ -242,6 +242,7 @@ def test_a_supervisor_killed_after_the_signal_costs_one_checkpoint_more_at_most(
     _killed(make(), "signal:after")
 
 
+@pytest.mark.drills
 @side_by_side
 def test_a_supervisor_killed_between_checkpoint_and_end_is_followed_by_the_end(make: Make) -> None:
     """Saved and not ended: the next one ends it."""

@@ -27,7 +27,7 @@ def reserve(at: Post, name: str, node: str) -> None:
     at.call("scontrol", "create", "reservation", *words, f"Users={user}")
 
 
-@pytest.mark.parametrize("kind", ["reservation", "partition"])
+@pytest.mark.parametrize("kind", [pytest.param("reservation", marks=pytest.mark.drills), "partition"])
 @side_by_side
 def test_a_companion_is_borrowed_from_the_pool_and_given_back(
     make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post], kind: str

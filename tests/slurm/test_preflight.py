@@ -118,6 +118,7 @@ def test_what_all_nodes_show_holds_no_script(make: Callable[[], Post]) -> None:
     assert "disk-size root fails on most of 2 nodes: a matter of the site" in post.job_log()
 
 
+@pytest.mark.drills
 @side_by_side
 def test_nodes_are_checked_over_ssh_and_what_is_wrong_is_shown(make: Callable[[], Post]) -> None:
     """A table of what is not well, who is to be avoided, who was not seen; the exit status; the same facts as JSON."""

@@ -34,6 +34,7 @@ def _brief(run: Run) -> tuple[int, str]:
     return len(run.attempts), run.state.value
 
 
+@pytest.mark.drills
 def test_all_components_of_a_heterogeneous_job_are_checked(post: Post) -> None:
     """The sick node of the second component keeps the script from starting; neither component gets it again."""
     post.supervise()

@@ -198,7 +198,7 @@ exit 0
     "words",
     [
         pytest.param(("--ft-agent=never",), marks=pytest.mark.drills),
-        ("--ft-policy=cuda-ecc.recover=step,resubmit",),
+        pytest.param(("--ft-policy=cuda-ecc.recover=step,resubmit",), marks=pytest.mark.drills),
     ],
     ids=["supervisor", "agent"],
 )
@@ -219,7 +219,7 @@ def test_an_appended_log_accuses_no_later_start(
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
-        (3, "as far as they are idle"),
+        pytest.param(3, "as far as they are idle", marks=pytest.mark.drills),
         pytest.param(2, "too few other nodes are idle", marks=pytest.mark.drills),
     ],
 )

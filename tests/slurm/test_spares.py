@@ -58,6 +58,7 @@ def test_what_cannot_have_spares_is_refused_before_slurm_is_asked(
     assert not (at.home / "runs").exists()
 
 
+@pytest.mark.drills
 def test_a_later_attempt_keeps_as_many_spares_as_the_partition_has_room_for(
     make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post]
 ) -> None:

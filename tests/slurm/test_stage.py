@@ -47,6 +47,7 @@ def in_memory(box: Sandbox, node: str) -> list[str]:
     return box.run(["srun", "-N1", "-w", node, "find", "/dev/shm", "-type", "f"]).stdout.split()
 
 
+@pytest.mark.drills
 @side_by_side
 def test_plain_writes_on_three_nodes_become_a_checkpoint_though_a_keeper_is_killed(
     make_sandbox: MakeBox, make_post: MakePost

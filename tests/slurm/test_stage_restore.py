@@ -99,6 +99,7 @@ def test_a_start_in_place_reads_its_own_memory_and_what_is_published_of_others(
     assert told(at, "restore.done")["fetched_bytes"] == 0
 
 
+@pytest.mark.drills
 @side_by_side
 def test_a_spare_gets_the_part_of_a_lost_node_from_its_partner_while_nothing_is_published(
     make_sandbox: MakeBox, make_post: MakePost

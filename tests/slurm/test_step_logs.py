@@ -53,7 +53,13 @@ def _node_of(post: Post, rank: int) -> str:
     return next(node for start, seat, node in rows if (start, seat) == ("1.1", str(rank)))
 
 
-@pytest.mark.parametrize("call", ["srun -o logs/%j_%t.txt ./rank.sh", "srun ./rank.sh >>logs/all.txt 2>&1"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "srun -o logs/%j_%t.txt ./rank.sh",
+        pytest.param("srun ./rank.sh >>logs/all.txt 2>&1", marks=pytest.mark.drills),
+    ],
+)
 def test_a_fault_that_only_a_file_of_the_step_tells(make: Callable[..., Post], call: str) -> None:
     """The line is the proof, its rank's node is blamed, and the next start is not blamed for what stands in the file."""
     post = make()
@@ -122,7 +128,7 @@ exit 0
 """
 
 
-@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("waits", [pytest.param(True, marks=pytest.mark.drills), False])
 @side_by_side
 def test_a_script_that_restarts_by_itself_is_given_its_time(
     make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post], waits: bool

@@ -128,7 +128,10 @@ def _starts(post: Post) -> list[str]:
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [(LEAVES_A_STEP, ["-N2", "-n2", "--ft-spares=1"]), (FAILS_ONCE, ["-N2", "-n2", "--export=NONE"])],
+    [
+        (LEAVES_A_STEP, ["-N2", "-n2", "--ft-spares=1"]),
+        pytest.param(FAILS_ONCE, ["-N2", "-n2", "--export=NONE"], marks=pytest.mark.drills),
+    ],
     ids=["steps", "export-none"],
 )
 def test_the_agent_asks_the_slurm_that_the_job_was_submitted_to(
