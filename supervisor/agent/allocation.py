@@ -125,7 +125,7 @@ def view_cluster(ctx: AgentContext, settings: dict[str, Any], run: Run) -> polic
             lost=[node for node in ctx.nodes if node in nodes and not nodes[node].responding],
             nodes_needed=len(where.nodes),
             may_ask=bool(settings.get("site-spool")),
-            nodes_least=queue.smallest_size(run, sizes_of_settings(settings)),
+            sizes=queue.sizes_left(run, sizes_of_settings(settings)),
         )
         return queue.with_same_devices(found, nodes, run)
     except SlurmError:

@@ -40,7 +40,7 @@ def cluster_view(ctx: RunContext, snapshot: ClusterSnapshot) -> policy_input.Clu
         names=names,
         lost=lost_nodes(ctx, snapshot),
         nodes_needed=_nodes_needed(ctx, row),
-        nodes_least=queue.smallest_size(ctx.run, sizes_of_settings(ctx.settings)),
+        sizes=queue.sizes_left(ctx.run, sizes_of_settings(ctx.settings)),
         may_ask=bool(ctx.settings.get("site-spool")),
     )
 

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from ftrun.supervisor.drill_trainer.checkpoint_files import write_checkpoint
 
 SLOW_FACTOR = 3.0
+KERNEL_FAILS_AFTER_S = 1.0
 
 
 class Victim(Protocol):
@@ -229,7 +230,10 @@ def _get_signal(number: int) -> Callable[[Victim], None]:
 
 
 def _fail_on_gpu(trainer: Victim) -> None:
-    """Print what PyTorch prints after a failed assertion in a kernel, and end."""
+    """Print what PyTorch prints after a failed assertion in a kernel, and end: late, as a kernel's error shows at a later
+    call only. By then the other ranks have printed the step before.
+    """
+    time.sleep(KERNEL_FAILS_AFTER_S)
     raise RuntimeError(
         "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported at some other API call,"
         f" so the stacktrace below might be incorrect. (rank {trainer.rank})"

@@ -183,21 +183,22 @@ def _to_ask(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """The nodes of the attempt, if no culprit is excluded: other nodes first, but never at the price of a queue.
-    Where fewer others are idle than the job needs, it keeps so many of its own, suspects last.
+    """The nodes of the attempt, if no culprit is excluded: other nodes first, but never at the price of a queue
+    or, in an elastic run, of a smaller size. Where fewer others are idle than the job needs, it keeps so many of
+    its own, suspects last.
 
     Of a class that does not go elsewhere and excludes nobody: its suspects.
     """
-    rule, mine, needed = CLASS_RULES[case.diagnosis.fault], case.attempt.nodes, case.cluster.nodes_needed
+    rule, mine = CLASS_RULES[case.diagnosis.fault], case.attempt.nodes
     others = case.cluster.idle - {*mine, *case.run.excluded_at(case.now_s)}
     usable = [node for node in mine if node in case.cluster.available and node not in case.cluster.lost]
+    needed = case.cluster.size_of_start(len(others) + len(usable))
     suspects = frozenset(case.culprits)
     guessed = case.diagnosis.opinion is not None  # a guess costs no other node
     if rule.elsewhere and not exclude and not guessed and others:
         wanted = max(0, needed - len(others))
         kept = sorted(usable, key=lambda node: node in suspects)[:wanted]
-        # A run that may have another size takes what it can get.
-        if len(kept) == wanted and not (kept and case.cluster.nodes_least):
+        if len(kept) == wanted:
             stays = frozenset(kept)
             return tuple(node for node in mine if node not in stays)
     few = (guessed or rule.exclude == "never") and len(suspects) < max(2, len(mine))

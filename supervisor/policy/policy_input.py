@@ -12,6 +12,7 @@ from typing import Any
 from ftrun.hooks.checkpoints.names import step_of
 from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
 from ftrun.slurm.records import dataclass
+from ftrun.supervisor.config.node_counts import Sizes
 from ftrun.supervisor.config.settings import (
     number_of,
     parse_escalation,
@@ -77,12 +78,16 @@ class ClusterView:
     ftrun_drains: int = 0  # nodes of the partition that ftrun drained
     may_drain: bool = False
     may_ask: bool = False  # the site has a drain service
-    nodes_least: int = 0  # smallest size of an elastic run; 0 = it needs all nodes
+    sizes: Sizes | None = None  # those at which an elastic run can go on; None = it needs all nodes
 
     @property
     def least(self) -> int:
         """The smallest number of nodes on which the run can go on."""
-        return self.nodes_least or self.nodes_needed
+        return self.sizes.all[0] if self.sizes is not None else self.nodes_needed
+
+    def size_of_start(self, nodes: int) -> int:
+        """How many nodes a start uses that could have so many: those it needs or, in an elastic run, the largest size."""
+        return max(self.nodes_needed, self.sizes.at_most(nodes) if self.sizes is not None else 0)
 
     @classmethod
     def of(
@@ -95,7 +100,7 @@ class ClusterView:
         lost: Iterable[str],
         nodes_needed: int,
         may_ask: bool,
-        nodes_least: int = 0,
+        sizes: Sizes | None = None,
     ) -> ClusterView:
         """The view from Slurm's answers. `names` are the job's partitions; if Slurm knows none of them, the
         default partition counts.
@@ -113,7 +118,7 @@ class ClusterView:
                 n for n in members if n in nodes and nodes[n].available and nodes[n].state == "idle"
             ),
             nodes_needed=nodes_needed,
-            nodes_least=nodes_least,
+            sizes=sizes,
             ftrun_drains=sum(
                 1 for node in members if node in nodes and nodes[node].reason.startswith("ftrun:")
             ),

@@ -271,9 +271,9 @@ def run_size(run: Run, sizes: Sizes) -> int:
     return worked[-1] if worked else sizes.full
 
 
-def smallest_size(run: Run, sizes: Sizes | None) -> int:
-    """The smallest size at which the run can go on; 0 if it has only one size."""
-    return sizes.without(run.sizes_aside).all[0] if sizes is not None else 0
+def sizes_left(run: Run, sizes: Sizes | None) -> Sizes | None:
+    """The sizes at which the run can go on; None if it has only one size."""
+    return sizes.without(run.sizes_aside) if sizes is not None else None
 
 
 def with_same_devices(view: ClusterView, nodes: Mapping[str, NodeRow], run: Run) -> ClusterView:

@@ -404,7 +404,7 @@ class FtrunRules:
     def _view(self, life: VirtualRun, held: tuple[str, ...]) -> ClusterView:
         needed = queue.run_size(self.run, self.sizes) if self.sizes is not None else life.scenario.nodes
         view = life.cluster.view(held, life.now_s, needed)
-        return replace(view, nodes_least=queue.smallest_size(self.run, self.sizes))
+        return replace(view, sizes=queue.sizes_left(self.run, self.sizes))
 
     def _seen(
         self, life: VirtualRun, fault: Fault, found: Diagnosis, silent: tuple[str, ...]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftrun.supervisor.config.node_counts import Sizes
 from ftrun.supervisor.model.run import Exclusion, Launch, LaunchEnd, Start
 from ftrun.supervisor.model.types import CLASS_RULES, Action, Blame, Decision, Diagnosis, Source
 from ftrun.supervisor.policy.node_placement import nodes_to_exclude, within_cap
@@ -226,7 +227,7 @@ _ATTEMPTS = st.fixed_dictionaries(
     }
 )
 _VIEWS = st.builds(
-    lambda size, up, needed, drains, may, less: ClusterView(
+    lambda size, up, needed, drains, may, less, more: ClusterView(
         PARTITION[:size],
         frozenset(up) & set(PARTITION[:size]),
         frozenset(up) & set(PARTITION[:size]),
@@ -234,13 +235,14 @@ _VIEWS = st.builds(
         needed,
         drains,
         may,
-        nodes_least=max(1, needed - less) if less else 0,
+        sizes=Sizes(range(max(1, needed - less), needed + more + 1)) if less else None,
     ),
     st.integers(0, 12),
     st.sets(st.sampled_from(PARTITION[:12])),
     st.integers(1, 6),
     st.integers(0, 3),
     st.booleans(),
+    st.integers(0, 3),
     st.integers(0, 3),
 )
 _LIMITS = st.builds(
@@ -270,7 +272,7 @@ def test_no_ruling_breaks_a_law(
     assert decision.kind in {"resubmit", "keep", "finish", "stop"}
     assert decision.reason.strip()
     assert "\n" not in decision.reason
-    _nodes_are_treated_lawfully(decision.exclude, decision.drain, decision.avoid, found, attempt, view)
+    _nodes_are_treated_lawfully(decision.exclude, decision.drain, decision.avoid, found, attempt, view, run)
     if decision.drain:
         assert view.may_drain
         assert limits.drain
@@ -297,6 +299,7 @@ def _nodes_are_treated_lawfully(
     found: Diagnosis,
     attempt: dict[str, Any],
     view: ClusterView,
+    run: dict[str, Any],
 ) -> None:
     assert set(exclude) <= set(found.nodes) & set(attempt["nodes"])
     assert set(drain) <= set(exclude)
@@ -305,6 +308,13 @@ def _nodes_are_treated_lawfully(
     assert set(avoid) <= set(attempt["nodes"])
     own = set(attempt["nodes"]) & view.available - view.lost
     assert not avoid or len((view.idle | own) - set(avoid)) >= view.nodes_needed
+    if avoid and not exclude and view.sizes is not None:  # what is only suspect costs no size
+        kept_off = set(avoid) | {one.node for one in run["excluded"]}
+        with_them, without = (
+            len((view.idle | own) - (kept_off - set(avoid))),
+            len((view.idle | own) - kept_off),
+        )
+        assert view.sizes.at_most(with_them) <= max(view.nodes_needed, view.sizes.at_most(without))
 
 
 def _the_job_stays_schedulable(

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from ftrun.slurm.records import replace
+from ftrun.supervisor.config.node_counts import Sizes
 from ftrun.supervisor.model.run import Incident, Launch, LaunchEnd, Start
 from ftrun.supervisor.model.types import Blame, Diagnosis
 from ftrun.supervisor.policy.policy_input import Ruling
@@ -129,10 +131,8 @@ def test_in_an_almost_full_partition_a_job_goes_elsewhere_with_what_is_idle(faul
     suspect = rule(diagnosis(fault, nodes=("n1",), exclude=False), view=few).decision
 
     assert (NODES[2:], True) == (decision.avoid, "as far as they are idle" in decision.reason)
-    assert (
-        ()
-        == rule(diagnosis(fault), view=cluster(idle=few.idle, lost=frozenset(), nodes_least=2)).decision.avoid
-    )  # more nodes are worth more
+    grows = replace(few, sizes=Sizes((2, 4, 6)))  # six nodes are there, and a larger size is worth more
+    assert () == rule(diagnosis(fault, nodes=("n1",), exclude=False), view=grows).decision.avoid
     if not suspect.exclude:
         assert {"n1"} < set(suspect.avoid)
         assert 2 == len(suspect.avoid)
