@@ -62,7 +62,7 @@ BEGIN_WITH = (
     "slurm/test_drills.py",
     "slurm/test_release.py",
     "slurm/test_contract.py",
-    "slurm/test_operator.py",
+    "slurm/test_site.py",
     "slurm/test_leaving.py",
     "slurm/test_sandbox.py",
     "slurm/test_companions.py",

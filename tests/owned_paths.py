@@ -62,7 +62,7 @@ ROWS = (
     Row("supervisor's state", "{home}/supervisor*", 0o600, "read"),
     Row("what was published", "{home}/publish/**", 0o600, "read"),
     Row("rechecks", "{home}/recheck/**", 0o600, "read"),
-    Row("journal of the site's service", "{home}/operator/**", 0o600, "read"),
+    Row("journal of the site's service", "{home}/site/**", 0o600, "read"),
     Row(
         "plan, key and journal of a cluster",
         "{home}/cluster/**",

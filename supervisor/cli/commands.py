@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, Command] = {
         "site", "recheck", "Check the nodes that ftrun drained; return healthy ones to service."
     ),
     "site": Command(
-        "site", "site", "The site's service: drain nodes for users who may not, after a check of the node."
+        "site", "app", "The site's service: drain nodes for users who may not, after a check of the node."
     ),
     "cache": Command("cache", "cache", "The compile caches of a run: sizes, versions, hits."),
     "advise": Command(

@@ -39,7 +39,7 @@ def doctor(
     ] = False,
     cron: Annotated[
         bool,
-        option("--cron", "Print only the site's crontab: ftrun recheck; with a site-spool also ftrun site."),
+        option("--cron", "Print only the crontab of the site's service; `ftrun site unit` prints more."),
     ] = False,
     json: Json = False,
 ) -> int:
@@ -50,10 +50,7 @@ def doctor(
     home = common.home()
     env = dict(os.environ)
     if cron:
-        from ftrun.supervisor.config import sources
-
-        spool = sources.load(os.getcwd(), env).text("site-spool")
-        lines = supervise.site_crontab(home, env, spool=bool(spool))
+        lines = supervise.site_crontab(home, env)
         if json:
             common.print_json({"crontab": lines})
         else:
@@ -66,14 +63,18 @@ def doctor(
         else:
             print("\n".join(made), end="")
         return 0
-    findings = list(examine(home, CommandCluster(env, timeout_s=15), env, nodes=nodes))
+    return print_findings(list(examine(home, CommandCluster(env, timeout_s=15), env, nodes=nodes)), json=json)
+
+
+def print_findings(findings: list[Finding], *, json: bool) -> int:
+    """Show them as a table or as JSON; 1 if one is bad."""
     bad = any(finding.state == "bad" for finding in findings)
     if json:
         common.print_json({"ok": not bad, "findings": [asdict(finding) for finding in findings]})
     else:
         common.print_table(
             ["CHECK", "", "WHAT", "HOW TO MEND"],
-            [[f.check, f.state, f.what, f.mend or None] for f in findings],
+            [[f.check, f.state, f.what, f.mend if f.state != "ok" else None] for f in findings],
         )
     return 1 if bad else 0
 
@@ -242,17 +243,25 @@ def _client(env: dict[str, str]) -> Finding:
 
 
 def _site_service(env: dict[str, str]) -> Iterator[Finding]:
-    """If the site names a spool: can requests be signed and left there?"""
+    """If the site has a service: can requests be signed and left there?"""
     from ftrun.supervisor.config import sources
+
+    if path := sources.load(os.getcwd(), env).text("site-spool"):
+        yield from site_findings(env, path)
+
+
+def site_findings(env: Mapping[str, str], path: str) -> Iterator[Finding]:
+    """What users' supervisors need of the site's service: a spool, and munge."""
     from ftrun.supervisor.nodes import spool
 
-    path = sources.load(os.getcwd(), env).text("site-spool")
-    if not path:
-        return
     check, mend = (
         "site's service",
-        "the administrator runs `ftrun site` once: it makes the folder (docs/site.md)",
+        "the administrator starts `ftrun site`: it makes the folder (docs/site.md)",
     )
+    if not path:
+        mend = "ftrun site unit prints the settings for /etc/ftrun/config.toml"
+        yield Finding(check, "bad", "no site-spool is set: users' supervisors find no service", mend)
+        return
     if shutil.which("munge", path=env.get("PATH")) is None:
         yield Finding(
             check, "warn", "munge was not found: requests cannot be signed", "install munge's commands"
@@ -261,7 +270,7 @@ def _site_service(env: dict[str, str]) -> Iterator[Finding]:
     try:
         owner = spool.spool_owner(path)
         if os.access(path, os.W_OK | os.X_OK):
-            yield Finding(check, "ok", f"requests to drain are left in {path} for user {owner}")
+            yield Finding(check, "ok", f"requests are left in {path} for user {owner}")
         else:
             yield Finding(check, "warn", f"{path} cannot be written", mend)
     except OSError as error:

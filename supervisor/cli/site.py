@@ -11,6 +11,7 @@ import os
 import pwd
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,6 +20,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
@@ -26,17 +29,20 @@ from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 
 if TYPE_CHECKING:
+    from ftrun.slurm.client.cluster import Cluster
     from ftrun.slurm.commands.cluster import CommandCluster
+    from ftrun.supervisor.cli.doctor import Finding
     from ftrun.supervisor.config.sources import Config
-    from ftrun.supervisor.nodes.drain_service import Answer, DrainService
     from ftrun.supervisor.nodes.recheck_loop import RecheckRound
     from ftrun.supervisor.nodes.recheck_rules import CheckNodes
     from ftrun.supervisor.nodes.spool import Spool
+    from ftrun.supervisor.site.drain_service import Answer, DrainService
 
 EXIT_ATTENTION = 1
 EXIT_LATER = 75  # EX_TEMPFAIL of sysexits.h
 EXIT_NOT_PERMITTED = 77  # EX_NOPERM
 COMMAND_TIMEOUT_S = 30.0
+RECHECK_EVERY_S = 300.0
 
 
 def _service() -> tuple[Config, str, CommandCluster]:
@@ -57,8 +63,15 @@ def _checks(tier: str, kind: str, settings: Config) -> CheckNodes:
     return remote_checks.ssh_checks(tier, kind, ssh_config=settings.text("ssh-config"), checks=checks)
 
 
+app = typer.Typer(
+    help="The site's service: what users may not do themselves, and what their runs know of nodes."
+)
+
+
+@app.callback(invoke_without_command=True)
 def site(
-    once: Annotated[bool, option("--once", "Answer the requests that wait, then end (for cron).")] = False,
+    context: typer.Context,
+    once: Annotated[bool, option("--once", "Do what is due, then end (for cron).")] = False,
     observe: Annotated[
         bool, option("--observe", "Check and answer, but drain nothing: begin with this.")
     ] = False,
@@ -68,21 +81,30 @@ def site(
     json: Json = False,
 ) -> int:
     """Answer the signed requests of users' supervisors: check the nodes and drain those that are sick. Where
-    the site sets site-priority, also raise the priority of a job that replaces one lost to a broken node. Run
-    as root or SlurmUser.
+    the site sets site-priority, also raise the priority of a job that replaces one lost to a broken node. Check
+    drained nodes again, as `ftrun recheck` does. Run as root or SlurmUser; `ftrun site unit` prints what starts it.
 
     Prints one line for each answer.  Exit 75: not now (another `ftrun site` runs, or Slurm or munge does not
     answer).  77: this user may not drain.
     """
+    if context.invoked_subcommand is not None:
+        return 0
+    return serve(once=once, observe=observe, every=every, json=json)
+
+
+def serve(*, once: bool = False, observe: bool = False, every: float = 10.0, json: bool = False) -> int:
+    """Run the service. Raises UserError."""
     from ftrun.slurm.client.errors import SlurmError
-    from ftrun.supervisor.nodes import drain_service
     from ftrun.supervisor.nodes.spool import Spool, SpoolError
+    from ftrun.supervisor.site import drain_service
     from ftrun.supervisor.store import append_log
 
     settings, home, cluster = _service()
     path = settings.text("site-spool")
     if not path.startswith("/"):
-        raise UserError("site-spool: the site file must name a folder (see docs/site.md)")
+        raise UserError(
+            "site-spool: the site file must name a folder (`ftrun site unit` prints the settings)"
+        )
     try:
         rights = cluster.rights()
         if not rights.may_drain:
@@ -90,14 +112,16 @@ def site(
                 f"nodes cannot be drained: {rights.why}; run this as root or SlurmUser", EXIT_NOT_PERMITTED
             )
         spool = Spool(path)
-        with append_log.lock_service(drain_service.drain_service_dir(home)) as alone:
+        with append_log.lock_service(drain_service.site_dir(home)) as alone:
             if not alone:
                 raise UserError("another `ftrun site` is running; nothing was done", EXIT_LATER)
             desk = _desk(home, cluster, spool, settings, observe=observe)
             if once:
                 _print_answers(desk.round(), json=json)
+                if not observe:
+                    recheck(quiet=True, json=json)
             else:
-                _serve(desk, every, json=json)
+                _serve(desk, every, json=json, rechecks=not observe)
     except SpoolError as error:
         raise UserError(str(error), 1) from None
     except SlurmError as error:
@@ -112,8 +136,8 @@ def _desk(
 ) -> DrainService:
     from ftrun.slurm.commands import munge
     from ftrun.supervisor.nodes.drain_rules import Limits
-    from ftrun.supervisor.nodes.drain_service import DrainService
     from ftrun.supervisor.policy import priority_boost
+    from ftrun.supervisor.site.drain_service import DrainService
     from ftrun.supervisor.store import crash_points
 
     limits = Limits(
@@ -145,24 +169,57 @@ def _desk(
     )
 
 
-def _serve(desk: DrainService, every_s: float, *, json: bool) -> None:
+def _serve(desk: DrainService, every_s: float, *, json: bool, rechecks: bool) -> None:
     """Round after round until TERM, INT or HUP. What does not answer is told once, and asked again."""
     from ftrun.slurm.client.errors import SlurmError
 
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: over.set())
-    told = ""
+    told, again = "", _Rechecks()
     while not over.is_set():
         why = ""
         try:
             _print_answers(desk.round(), json=json)
+            if rechecks:
+                again.start_where_due(desk.cluster)
         except (SlurmError, OSError) as error:
             why = error.message if isinstance(error, SlurmError) else f"{error.filename}: {error.strerror}"
         if why and why != told:
             print(f"ftrun: {why}; the requests stay in the spool", file=sys.stderr, flush=True)
         told = why
         over.wait(every_s)
+    again.end()
+
+
+class _Rechecks:
+    """Rounds of `ftrun recheck` in a child, so that a command which mends a node keeps no request waiting."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._due_s = 0.0
+        self._some = True  # a node bore a reason of ftrun's when it was last looked
+
+    def start_where_due(self, cluster: Cluster) -> None:
+        """Begin a round where a node bears a reason of ftrun's, or did before. Raises SlurmError, OSError."""
+        from ftrun.supervisor.nodes.recheck_rules import PREFIX
+
+        if time.monotonic() < self._due_s or (self._child is not None and self._child.poll() is None):
+            return
+        self._due_s = time.monotonic() + RECHECK_EVERY_S
+        before, self._some = (
+            self._some,
+            any(row.reason.startswith(PREFIX) for row in cluster.nodes().values()),
+        )
+        if before or self._some:
+            argv = (sys.executable, "-P", "-m", "ftrun.supervisor", "recheck", "--quiet")
+            self._child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, cwd="/")
+
+    def end(self) -> None:
+        """End the round: a later one goes on where it was cut."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.terminate()
+            self._child.wait()
 
 
 def _print_answers(answers: list[Answer], *, json: bool) -> None:
@@ -180,6 +237,82 @@ def _user(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+@app.command("unit")
+def unit(json: Json = False) -> None:
+    """Print what starts the service, ready to be pasted: the site's settings, a systemd unit, or a line for cron."""
+    from ftrun.supervisor.cli import supervise
+
+    env = dict(os.environ)
+    settings = sources.load("/", env)
+    home, spool = settings.home(env), settings.text("site-spool")
+    texts = {
+        "settings": supervise.site_settings(spool),
+        "unit": supervise.site_unit(home, env),
+        "crontab": supervise.site_crontab(home, env),
+    }
+    if json:
+        common.print_json(texts)
+    else:
+        print("\n".join(texts.values()), end="")
+
+
+@app.command("check")
+def check(json: Json = False) -> int:
+    """Say what the service lacks on this host. Exit 1 if it would not work. Changes nothing."""
+    from ftrun.supervisor.cli import doctor
+
+    settings, home, cluster = _service()
+    return doctor.print_findings(_missing(settings, home, cluster), json=json)
+
+
+def _missing(settings: Config, home: str, cluster: Cluster) -> list[Finding]:
+    """What the service needs, each as a finding."""
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.supervisor.cli import doctor
+    from ftrun.supervisor.cli.doctor import Finding
+
+    found = list(doctor.site_findings(dict(os.environ), settings.text("site-spool")))
+    try:
+        rights = cluster.rights()
+        mend = "run it as root or SlurmUser, or give its user AdminLevel=Administrator"
+        found.append(Finding("draining", "ok" if rights.may_drain else "bad", rights.why, mend))
+        found.append(_reached(settings, sorted(cluster.nodes())))
+    except SlurmError as error:
+        found.append(Finding("slurmctld", "bad", error.message, "run it where sinfo answers"))
+    found.append(_running(home))
+    return found
+
+
+def _reached(settings: Config, nodes: list[str]) -> Finding:
+    """Whether the service can check nodes: one of them is asked over SSH."""
+    from ftrun.supervisor.cli.doctor import Finding
+
+    name, mend = "nodes by SSH", "a key of this user's on the nodes, or ssh-config in the site's file"
+    reports = _checks("fast", "site", settings)(nodes[:1])
+    for node, report in reports.items():
+        if report.state == "answered":
+            return Finding(name, "ok", f"{node} answers with {len(report.findings)} checks")
+        return Finding(name, "bad", f"{node}: {report.why or report.state}", mend)
+    return Finding(name, "bad", "Slurm shows no node", "")
+
+
+def _running(home: str) -> Finding:
+    from ftrun.supervisor.cli.doctor import Finding
+    from ftrun.supervisor.site import drain_service
+    from ftrun.supervisor.store import append_log
+
+    where = drain_service.site_dir(home)
+    try:
+        with append_log.lock_service(where) as alone:
+            pass
+    except OSError as error:
+        return Finding("service", "bad", f"{where}: {error.strerror}", "FTRUN_HOME must be its user's own")
+    mend = "ftrun site unit prints a unit and a line for cron"
+    if alone:
+        return Finding("service", "warn", f"no `ftrun site` runs now with the home {home}", mend)
+    return Finding("service", "ok", f"it runs, with the home {home}")
 
 
 # ---------------------------------------------------------------------- recheck

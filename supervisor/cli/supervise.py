@@ -241,25 +241,37 @@ _CALL = ("-P", "-m", "ftrun.supervisor", "supervise")  # -P: no module of the cu
 
 def unit(home: str, env: Mapping[str, str]) -> str:
     """A systemd user unit that keeps a supervisor alive."""
-    variables = "".join(
-        f"Environment={_for_systemd(f'{key}={value}')}\n" for key, value in _variables(home, env)
-    )
-    call = " ".join(_for_systemd(word).replace("$", "$$") for word in (sys.executable, *_CALL))
+    head = "# ~/.config/systemd/user/ftrun.service; then: systemctl --user enable --now ftrun; loginctl enable-linger"
+    return _unit(head, "ftrun supervisor", "supervise", _variables(home, env), target="default.target")
+
+
+def site_unit(home: str, env: Mapping[str, str]) -> str:
+    """A systemd unit that keeps the site's service alive, with this shell's PATH: checks need the site's tools."""
+    head = "# /etc/systemd/system/ftrun-site.service; then: systemctl enable --now ftrun-site"
+    variables = [*_variables(home, env, path=False), ("PATH", env.get("PATH", os.defpath))]
+    return _unit(head, "The site's service of ftrun", "site", variables, target="multi-user.target")
+
+
+def _unit(head: str, what: str, command: str, variables: list[tuple[str, str]], *, target: str) -> str:
+    no_restart = "2" if command == "supervise" else "2 77"
+    lines = "".join(f"Environment={_for_systemd(f'{key}={value}')}\n" for key, value in variables)
+    words = (sys.executable, *_CALL[:-1], command)
+    call = " ".join(_for_systemd(word).replace("$", "$$") for word in words)
     return f"""\
-# ~/.config/systemd/user/ftrun.service; then: systemctl --user enable --now ftrun; loginctl enable-linger
+{head}
 [Unit]
-Description=ftrun supervisor
-Documentation=man:ftrun-supervise(1)
+Description={what}
+Documentation=man:ftrun-{command}(1)
 
 [Service]
-{variables}ExecStart={call}
+{lines}ExecStart={call}
 Restart=always
 RestartSec=5
-# Exit status 2: the settings are wrong, and a restart would not mend them.
-RestartPreventExitStatus=2
+# Exit status 2: the settings are wrong; 77: this user has not the rights. A restart would mend neither.
+RestartPreventExitStatus={no_restart}
 
 [Install]
-WantedBy=default.target
+WantedBy={target}
 """
 
 
@@ -282,20 +294,24 @@ TEXTS = {"systemd": unit, "cron": crontab, "scrontab": scrontab}
 """Kind -> function of (home, environment) that returns the text."""
 
 
-def site_crontab(home: str, env: Mapping[str, str], *, spool: bool) -> str:
-    """Crontab lines for root or SlurmUser: `ftrun recheck`, and `ftrun site` if the settings name a `spool` and no
-    systemd unit runs it.
-
-    PATH is this shell's: the checks of a recheck need the site's own tools.
-    """
-    path = env.get("PATH", os.defpath)
-    call = _call(home, {key: value for key, value in env.items() if key in _KEPT[:2]}, path=False, once=False)
+def site_crontab(home: str, env: Mapping[str, str]) -> str:
+    """A crontab line for root or SlurmUser, where no systemd unit runs the site's service."""
+    call = _call(home, {key: env[key] for key in _KEPT[:2] if key in env}, path=False, once=False)
     call = call.replace("%", "\\%")
-    lines = (
-        f"# crontab -e as root or SlurmUser, on one host that reaches the nodes by SSH\nPATH={path}\n"
-        f"*/5 * * * * {call} recheck --quiet >>/var/log/ftrun-recheck.log 2>&1\n"
+    return (
+        "# Or crontab -e as root or SlurmUser, on one host that reaches the nodes by SSH\n"
+        f"PATH={env.get('PATH', os.defpath)}\n* * * * * {call} site --once >>/var/log/ftrun-site.log 2>&1\n"
     )
-    return lines + (f"* * * * * {call} site --once >>/var/log/ftrun-site.log 2>&1\n" if spool else "")
+
+
+def site_settings(spool: str) -> str:
+    """What the site's file says for the service; `spool`: the folder that it names already."""
+    return f"""\
+# /etc/ftrun/config.toml, on the login nodes and where the service runs
+site-spool = "{spool or "/var/spool/ftrun"}"  # the service makes it; login nodes and service see it
+# ssh-config = "/etc/ftrun/ssh_config"  # how the service reaches nodes; default: its user's own
+# observe = true  # for the first weeks: check and answer, drain nothing
+"""
 
 
 def _variables(home: str, env: Mapping[str, str], *, path: bool = True) -> list[tuple[str, str]]:

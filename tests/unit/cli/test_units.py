@@ -120,15 +120,15 @@ def test_a_unit_with_wrong_settings_is_not_started_for_ever(
     assert "RestartPreventExitStatus=2\n" in text
 
 
-@pytest.mark.parametrize(("spool", "commands"), [(True, ["recheck", "site"]), (False, ["recheck"])])
-def test_the_crontab_of_the_site_calls_commands_that_exist(
-    home: Path, env: dict[str, str], spool: bool, commands: list[str]
-) -> None:
-    """`ftrun site` only where a spool is set: without one it ends at once, with an error a minute."""
-    lines = supervise.site_crontab(str(home), env, spool=spool).splitlines()
+def test_unit_and_crontab_of_the_site_call_a_command_that_exists(home: Path, env: dict[str, str]) -> None:
+    """One service by either way, with the home and the file of settings of this shell."""
+    env = {**env, "FTRUN_SITE_CONFIG": "/etc/my site.toml"}
+    lines = supervise.site_crontab(str(home), env).splitlines()
     called = [line.split(" -m ftrun.supervisor ")[1].split()[0] for line in lines if line.startswith("*")]
-    assert called == commands
+    command, variables = _systemd(supervise.site_unit(str(home), env))
+    assert [command[-1]] == called == ["site"]
     assert set(called) <= set(COMMANDS)
+    assert (variables["FTRUN_HOME"], variables["FTRUN_SITE_CONFIG"]) == (str(home), "/etc/my site.toml")
 
 
 def test_cron_s_line_does_what_is_due_and_leaves_a_leader_alone(home: Path, env: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Laws of asking the operator: what the journal remembers of it, and whose answers are believed."""
+"""Laws of asking the site's service: what the journal remembers of it, and whose answers are believed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def journalled(*steps: dict[str, Any], spool_path: str = "") -> Run:
 
 
 def answer(path: Path, **facts: Any) -> None:
-    """What the operator writes."""
+    """What the service writes."""
     found = spool.Spool(str(path))
     found.answer(ID, {"verdict": "refused", "why": "healthy", "node": "n1", "at_s": 1.0} | facts)
     found.close()
@@ -73,7 +73,7 @@ def test_an_answer_is_seen_by_who_only_looks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["link", "no JSON", "another id", "a list", "a FIFO", "a folder"])
-def test_what_is_no_answer_of_the_operator_is_not_believed(tmp_path: Path, how: str) -> None:
+def test_what_is_no_answer_of_the_service_is_not_believed(tmp_path: Path, how: str) -> None:
     """Neither where it is another file, nor where it is of another owner, nor where it waits for a writer."""
     path = tmp_path / "spool"
     spool.Spool(str(path)).close()
@@ -94,26 +94,26 @@ def test_what_is_no_answer_of_the_operator_is_not_believed(tmp_path: Path, how: 
 
 
 def test_a_request_is_left_whole_and_again_is_no_harm(tmp_path: Path) -> None:
-    """A cut try leaves nothing in the way; what is there is a plain file of the user's that the operator can read."""
+    """A cut try leaves nothing in the way; what is there is a plain file of the user's that the service can read."""
     path = tmp_path / "spool"
-    operator = spool.Spool(str(path))
+    service = spool.Spool(str(path))
     (path / f".{ID}.tmp").write_text("cut")
     for _ in range(2):
         spool.put_request(str(path), ID, b"MUNGE:x:")
 
-    (waiting,), removed = operator.look()
+    (waiting,), removed = service.look()
     assert (waiting.id, waiting.uid, removed) == (ID, os.geteuid(), 0)
-    assert operator.read(waiting) == b"MUNGE:x:"
+    assert service.read(waiting) == b"MUNGE:x:"
     assert (path / f"{ID}.req").stat().st_mode & 0o777 == 0o644
-    operator.close()
+    service.close()
 
 
 @pytest.mark.parametrize("how", ["folder", "link", "FIFO", "gone", "huge", "another's"])
 def test_what_is_swapped_between_look_and_opening_is_not_read(tmp_path: Path, how: str) -> None:
-    """The operator judges what it opened, not the name that it saw; and waits for nobody."""
-    operator = spool.Spool(str(tmp_path / "spool"))
-    spool.put_request(operator.path, ID, b"MUNGE:x:")
-    (waiting,), _ = operator.look()
+    """The service judges what it opened, not the name that it saw; and waits for nobody."""
+    service = spool.Spool(str(tmp_path / "spool"))
+    spool.put_request(service.path, ID, b"MUNGE:x:")
+    (waiting,), _ = service.look()
     path = tmp_path / "spool" / f"{ID}.req"
     path.unlink()
     if how == "folder":
@@ -128,7 +128,7 @@ def test_what_is_swapped_between_look_and_opening_is_not_read(tmp_path: Path, ho
         path.write_bytes(b"MUNGE:x:")
         waiting = spool.WaitingRequest(waiting.name, waiting.id, waiting.uid + 1)
 
-    assert operator.read(waiting) is None
-    operator.remove(waiting.name)
-    assert operator.look() == ([], 0)
-    operator.close()
+    assert service.read(waiting) is None
+    service.remove(waiting.name)
+    assert service.look() == ([], 0)
+    service.close()

@@ -1,4 +1,4 @@
-"""Laws of the operator's spool: whatever one user leaves there, another's request is seen. (I/O)"""
+"""Laws of the service's spool: whatever one user leaves there, another's request is seen. (I/O)"""
 
 from __future__ import annotations
 

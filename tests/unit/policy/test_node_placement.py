@@ -367,8 +367,8 @@ def test_of_exclusions_made_inside_an_allocation_the_newest_stay_within_the_cap(
 
 
 @pytest.mark.parametrize("fault", [F.HARDWARE_GPU, F.HARDWARE_OTHER, F.NODE])
-def test_who_may_not_drain_asks_the_operator_where_there_is_one(fault: F) -> None:
-    """The log alone is enough to ask, since the operator looks for itself; who may drain asks nobody, nor does who never drains."""
+def test_who_may_not_drain_asks_the_service_where_there_is_one(fault: F) -> None:
+    """The log alone is enough to ask, since the service looks for itself; who may drain asks nobody, nor does who never drains."""
     found = diagnosis(fault, sources=LOGGED, **BAD)
     asking = {"may_drain": False, "may_ask": True}
 
@@ -383,7 +383,7 @@ def test_who_may_not_drain_asks_the_operator_where_there_is_one(fault: F) -> Non
 
 
 @pytest.mark.parametrize("fault", [F.NETWORK, F.STORAGE, F.HANG, F.OOM_GPU, F.UNKNOWN, F.USER_CODE])
-def test_the_operator_is_asked_for_nothing_that_a_drain_does_not_mend(fault: F) -> None:
+def test_the_service_is_asked_for_nothing_that_a_drain_does_not_mend(fault: F) -> None:
     """As for drains: hardware and lost nodes only."""
     found = diagnosis(fault, retry=True, exclude=True, sources=PROVEN, **BAD)
     assert () == rule(found, view=cluster(may_drain=False, may_ask=True)).decision.ask

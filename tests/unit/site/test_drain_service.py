@@ -1,4 +1,4 @@
-"""Laws of the operator over many histories, on a virtual cluster: who is drained, by whose word, and how many at most."""
+"""Laws of the service over many histories, on a virtual cluster: who is drained, by whose word, and how many at most."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.commands.munge import GOOD, REPLAYED, Credential
 from ftrun.supervisor.nodes import drain_rules
 from ftrun.supervisor.nodes.drain_rules import BadRequest, DrainRequest, Limits
-from ftrun.supervisor.nodes.drain_service import DrainService, drain_service_dir
 from ftrun.supervisor.nodes.recheck_rules import CheckReport
 from ftrun.supervisor.nodes.spool import Spool, WaitingRequest
+from ftrun.supervisor.site.drain_service import DrainService, site_dir
 from ftrun.supervisor.store.append_log import AppendLog
 from tests.fake_slurm.cluster import Engine, MemoryCluster
 
@@ -134,7 +134,7 @@ def test_caps_count_what_slurm_shows() -> None:
         (CheckReport("speechless"), False, [], False),
     ],
 )
-def test_a_node_is_sick_when_the_operator_sees_it(
+def test_a_node_is_sick_when_the_service_sees_it(
     report: CheckReport, heard: bool, peers: list[CheckReport], sick: bool
 ) -> None:
     """Bad by its own checks and not by its peers' alike, or out of reach for SSH and Slurm both; every no has its words."""
@@ -237,7 +237,7 @@ class Site:
         self.promised[asked.id] = (user, node)
 
     def round(self) -> None:
-        """One round of the operator, perhaps cut."""
+        """One round of the service, perhaps cut."""
         left = [self.luck.randint(1, 25)]
 
         def crash(_point: str) -> None:
@@ -295,13 +295,13 @@ def test_over_any_history_only_sick_nodes_of_the_asking_user_are_drained_and_few
         site.round()
         site.engine.advance(400)  # what Slurm may not have noticed yet is answered after SlurmdTimeout
     assert site.spool.files == {}
-    kinds = [r["verdict"] for r in AppendLog(drain_service_dir(site.home)).read() if r["kind"] == "answered"]
+    kinds = [r["verdict"] for r in AppendLog(site_dir(site.home)).read() if r["kind"] == "answered"]
     assert len(kinds) == len(site.spool.answers), seed
 
 
 @pytest.mark.parametrize("point", ["drain:before", "drain:after"])
 def test_who_drained_says_so_however_late(tmp_path: Path, point: str) -> None:
-    """An operator that dies at the drain and is away for hours: a node that bears its drain is told as drained, another is not."""
+    """A service that dies at the drain and is away for hours: a node that bears its drain is told as drained, another is not."""
     site = Site(tmp_path, Random(1))
     site.limits = Limits(share=1.0, per_hour=9, per_user=9)
     job, mine = site.jobs["ann"]

@@ -31,13 +31,14 @@ from ftrun.slurm.sandbox import sshd
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.supervisor import config, nodes, store
+from ftrun.supervisor import site as site_room
 from ftrun.supervisor.cli import site
 from ftrun.supervisor.drill import injector
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.nodes import drain_rules, ledger, remote_checks, spool
 from ftrun.supervisor.nodes.drain_rules import DrainRequest, Limits
-from ftrun.supervisor.nodes.drain_service import Answer, DrainService
 from ftrun.supervisor.nodes.recheck_rules import CheckReport
+from ftrun.supervisor.site.drain_service import Answer, DrainService
 
 pytestmark = [
     pytest.mark.slurm,
@@ -65,7 +66,7 @@ def box() -> Iterator[Sandbox]:
 
 
 class Office:
-    """An operator with a spool and a home of its own in front of the shared cluster; `health` is what a look at a node shows."""
+    """A service with a spool and a home of its own in front of the shared cluster; `health` is what a look at a node shows."""
 
     def __init__(self, box: Sandbox, folder: Path) -> None:
         self.box, self.folder, self.home, self.path = box, folder, folder / "home", str(folder / "spool")
@@ -180,7 +181,7 @@ def jobs(box: Sandbox) -> dict[int, str]:
 
 
 def test_a_sick_node_is_drained_for_a_user_who_may_not(office: Office, jobs: dict[int, str]) -> None:
-    """Signed by the user, found sick by the operator: drained with ftrun's reason, told to the user, noted, and out of the spool."""
+    """Signed by the user, found sick by the service: drained with ftrun's reason, told to the user, noted, and out of the spool."""
     office.health["n0"] = SICK
     asked = office.leave(office.wanted("n0", jobs[ANN]))
     answer = office.only()
@@ -371,11 +372,11 @@ def test_a_hostile_spool_harms_nobody(office: Office, jobs: dict[int, str]) -> N
     assert office.waiting() == ["full"]
     assert secret.read_text() == "keep me"
     assert stat.S_IMODE(os.stat(office.path).st_mode) == 0o1733
-    journal = "".join(path.read_text() for path in (office.home / "operator").glob("*.jsonl"))
+    journal = "".join(path.read_text() for path in (office.home / "site").glob("*.jsonl"))
     assert all(json.loads(line) for line in journal.splitlines())
 
 
-def test_a_spool_that_is_not_the_operator_s_own_is_not_used(office: Office) -> None:
+def test_a_spool_that_is_not_the_services_own_is_not_used(office: Office) -> None:
     """A folder of somebody else, one that others may list, or a link is refused with the mode that it must have."""
     theirs = office.folder / "theirs"
     theirs.mkdir()
@@ -402,7 +403,7 @@ class Cut(BaseException):
 
 
 def test_a_round_may_be_cut_at_every_record_and_effect(office: Office, jobs: dict[int, str]) -> None:
-    """The next operator finishes: drained once, answered once, nothing left in the spool."""
+    """The next service finishes: drained once, answered once, nothing left in the spool."""
     office.health["n0"] = SICK
     for cut_at in range(1, 20):
         left = [cut_at]
@@ -485,7 +486,7 @@ def test_who_may_not_drain_is_told_so(office: Office) -> None:
     Path(report).chmod(0o666)
 
     # The other user may not enter the folder of this Python, so nothing may be left to import.
-    for room in (commands, nodes, store, config):
+    for room in (commands, nodes, store, config, site_room):
         for module in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
             importlib.import_module(module.name)
 
@@ -493,9 +494,9 @@ def test_who_may_not_drain_is_told_so(office: Office) -> None:
         os.environ.clear()
         os.environ.update(env, FTRUN_HOME="/nonexistent")
         codes = []
-        for name in ("site", "recheck"):
+        for called in (site.serve, site.recheck):
             try:
-                vars(site)[name]()
+                called()
             except UserError as error:
                 codes.append(error.exit_code)
         Path(report).write_text(str(codes))
@@ -548,7 +549,7 @@ def test_a_liar_is_kept_longer_and_left_to_a_person_in_the_end(office: Office) -
 
 @pytest.mark.drills
 def test_a_flood_of_xid_lines_that_a_user_prints_drains_nobody(office: Office) -> None:
-    """A user without any right, from sbatch to answer: the supervisor asks, the operator looks at the node, and status tells the refusal."""
+    """A user without any right, from sbatch to answer: the supervisor asks, the service looks at the node, and status tells the refusal."""
     box, folder = office.box, office.folder
     mine = folder / "ann"
     mine.mkdir()

@@ -1,4 +1,4 @@
-"""A recovered job among fifty of others, on a real Slurm with several users: the operator puts it ahead, and nobody else by the same way."""
+"""A recovered job among fifty of others, on a real Slurm with several users: the service puts it ahead, and nobody else by the same way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.supervisor.drill import injector
-from tests.slurm.test_operator import ANN, BEN, FTRUN, _as, _python_for_all
+from tests.slurm.test_site import ANN, BEN, FTRUN, _as, _python_for_all
 
 pytestmark = [
     pytest.mark.slurm,
@@ -51,7 +51,7 @@ def box() -> Iterator[Sandbox]:
 
 
 class Town:
-    """Ann with her supervisor, Ben with many jobs, and root with an operator."""
+    """Ann with her supervisor, Ben with many jobs, and root with a service."""
 
     def __init__(self, box: Sandbox) -> None:
         self.box = box
@@ -86,7 +86,7 @@ class Town:
         command = [*_as(uid), "sbatch", "--parsable", "--exclusive", "--chdir=/", "-o", "/dev/null", *words]
         return self.box.run(command, check=True).stdout.strip()
 
-    def operator(self, code: int = 0, **more: str) -> str:
+    def service(self, code: int = 0, **more: str) -> str:
         env = {
             **self.box.env(),
             "FTRUN_HOME": str(self.folder / "root"),
@@ -122,8 +122,8 @@ def town(box: Sandbox) -> Iterator[Town]:
 
 
 def test_a_recovered_job_starts_next_before_fifty_of_others(town: Town) -> None:
-    """Its node died by no fault of its user: among all that wait it stands first, once the operator has looked; a job that only says so does not."""
-    town.operator()
+    """Its node died by no fault of its user: among all that wait it stands first, once the service has looked; a job that only says so does not."""
+    town.service()
     script = town.folder / "train.sh"
     script.write_text(SCRIPT.format(folder=town.mine, seconds=120))
     town.as_ann("sbatch", "--ft-fence-wait=1", "--ft-recover=resubmit", str(script))
@@ -142,8 +142,8 @@ def test_a_recovered_job_starts_next_before_fifty_of_others(town: Town) -> None:
     assert town.queue("%i", "-t", "PD", "--sort=-p")[0] == backlog[0]
 
     town.until(lambda: list((town.folder / "spool").glob("*.req")), "her supervisor has asked")
-    town.operator(-9, FTRUN_CRASH_AT="raise:after")
-    town.until(lambda: " raised " in town.operator(), "the operator has raised it")
+    town.service(-9, FTRUN_CRASH_AT="raise:after")
+    town.until(lambda: " raised " in town.service(), "the service has raised it")
     assert town.queue("%i", "-t", "PD", "--sort=-p")[:2] == [second, backlog[0]]
     town.until(lambda: town.queue("%T", "-j", second) == ["RUNNING"], "it runs")
     assert town.queue("%T", "-j", ",".join([*backlog, liar])).count("PENDING") == 51

@@ -5,7 +5,7 @@ only once), a drain before it does it, an answer before it writes it, and remove
 So the next round finds the file again, knows how far the last one came, and does nothing twice. One visit
 checks the nodes of all requests of a round; nothing else takes long.
 
-    $FTRUN_HOME/operator/<year>-<month>.jsonl   every request that was opened, every drain, every answer
+    $FTRUN_HOME/site/<year>-<month>.jsonl   every request that was opened, every drain, every answer
 """
 
 from __future__ import annotations
@@ -60,9 +60,12 @@ class _Case:
     request: DrainRequest
 
 
-def drain_service_dir(home: str) -> str:
-    """Where the service keeps its journal."""
-    return os.path.join(home, "operator")
+def site_dir(home: str) -> str:
+    """Where the service keeps its journal; an earlier release called it "operator". Raises OSError."""
+    where, earlier = os.path.join(home, "site"), os.path.join(home, "operator")
+    if os.path.isdir(earlier) and not os.path.exists(where):
+        os.rename(earlier, where)
+    return where
 
 
 @dataclass
@@ -89,7 +92,7 @@ class DrainService:
     _waiting: set[str] = field(default_factory=set)  # keys of requests that wait for Slurm's word
 
     def __post_init__(self) -> None:
-        self._daybook = AppendLog(drain_service_dir(self.home), self.now)
+        self._daybook = AppendLog(site_dir(self.home), self.now)
         self._book = DrainHistory.of(self._daybook.read())
 
     def round(self) -> list[Answer]:
@@ -353,7 +356,7 @@ class DrainService:
         self._answer(case.waiting, case.key, "drained", why, case.request.node)
 
     def _entry(self, case: _Case, what: str, **detail: str) -> NodeEntry:
-        asked, key = case.request, f"operator:{case.request.id}"
+        asked, key = case.request, f"site:{case.request.id}"
         about = {"incident": key, "uid": case.uid, "job": asked.job, **detail}
         texts = {"id": key, "run": asked.run, "signature": asked.signature, "fault": asked.fault}
         return NodeEntry(self.now(), what, (asked.node,), detail=about, **texts)
