@@ -525,7 +525,7 @@ _ft_tell_begin() {
     fi
     _ft_c=${_ft_names_active:-${SLURM_JOB_NODELIST-}}
     _ft_text="$_ft_text${_ft_c:+; on $_ft_c}"
-    printf 'ftrun: %s: %s begins: %s\n' "`date '+%F %T' 2>/dev/null`" "$_ft_run" "$_ft_text" 2>/dev/null
+    printf 'ftrun: %s: %s begins: %s\n' "`date '+%F %T %Z' 2>/dev/null`" "$_ft_run" "$_ft_text" 2>/dev/null
     _ft_look_at_logs "$1"
 }
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ftrun.hooks.checks import kernel_log_reader, kernel_rules
 from ftrun.hooks.checks.kernel_log_reader import Line, Log
 from ftrun.hooks.runtime.finding import OK, Finding, Thresholds, finding, note, ok, skipped
+from ftrun.hooks.runtime.formats import counted
 from ftrun.hooks.runtime.host import Machine
 
 LINES_MAX = 20_000  # the newest; a second of work
@@ -49,7 +50,7 @@ def judge_kernel_log(log: Log, thresholds: Thresholds) -> Sequence[Finding]:
         :FAULTS_MAX
     ]
     found += [_unknown_finding(lines) for lines in list(unknown.values())[:UNKNOWN_MAX]]
-    return found or [ok(f"no fault in {len(log.lines)} lines")]
+    return found or [ok(f"no fault in {counted(len(log.lines), 'line')}")]
 
 
 def _is_fresh(line: Line, since_s: float) -> bool:

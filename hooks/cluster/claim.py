@@ -67,7 +67,7 @@ def _since(claim: dict[str, Any]) -> str:
     import time
 
     try:
-        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(claim["since_s"])))
+        at = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(float(claim["since_s"])))
     except (KeyError, TypeError, ValueError):
         return "since when is unknown"
     return f"since {at}, by {claim.get('by')}"

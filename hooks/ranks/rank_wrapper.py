@@ -33,6 +33,10 @@ USAGE = (
     "Runs COMMAND as one rank; when it dies, FOLDER/<procid>.<n> says so, and `again` in FOLDER/<procid>.<n>.next starts it again."
 )
 JOBS_END = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
+SIZE_NAMES = (b"TORCH_NCCL_TRACE_BUFFER_SIZE", b"TORCH_FR_BUFFER_SIZE")
+FILE_NAMES = (b"TORCH_NCCL_DEBUG_INFO_TEMP_FILE", b"TORCH_FR_DUMP_TEMP_FILE")
+RENAMED_SINCE = (2, 10)
+"""The release of Torch from which on the second names are known; seen in its own files (docs/timeouts.md)."""
 ALL = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 
 
@@ -100,6 +104,8 @@ class RankParent:
                 os.setpgid(0, 0)
             _die_with_parent(parent)
             env = _environment()
+            with contextlib.suppress(Exception):  # whatever fails here, the rank runs
+                rename_recorder(env, self.command[0])
             if self.restarts:
                 env[b"FTRUN_RANK_RESTART"] = b"%d" % self.restarts
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -223,6 +229,40 @@ def _environment() -> dict[bytes, bytes]:
     except OSError:
         return dict(os.environb)
     return {name: value for name, sign, value in (word.partition(b"=") for word in words) if sign}
+
+
+def rename_recorder(env: dict[bytes, bytes], command: str) -> None:
+    """Give what ftrun set for Torch's flight recorder the names of this rank's Torch: a newer one warns of the older names.
+
+    Which Torch: by the folder that describes the package, beside the command or the python of PATH; nothing is imported.
+    """
+    if not env.get(FILE_NAMES[0], b"-").startswith(env.get(b"FTRUN_ATTEMPT_DIR", b"") + b"/stacks/"):
+        return  # the user's own
+    path = os.fsdecode(env.get(b"PATH", b"")).split(":")
+    places = [os.path.dirname(command)] if "/" in command else []
+    for name in ([] if places else [command]) + ["python3", "python"]:
+        places += [one for one in path if os.access(os.path.join(one, name), os.X_OK)][:1]
+    for place in places:
+        release = _torch_release(os.path.join(os.path.dirname(os.path.abspath(place)), "lib"))
+        if release:
+            break
+    else:
+        return
+    if release >= RENAMED_SINCE:
+        for old, new in (SIZE_NAMES, FILE_NAMES):
+            if env.get(old) == b"2000" or old == FILE_NAMES[0]:
+                env[new] = env.pop(old)
+
+
+def _torch_release(lib: str) -> tuple[int, ...]:
+    """Major and minor release of the Torch below this folder; () for none."""
+    for python in os.listdir(lib) if os.path.isdir(lib) else ():
+        packages = os.path.join(lib, python, "site-packages")
+        if python.startswith("python3") and os.path.isdir(packages):
+            for name in os.listdir(packages):
+                if name.startswith("torch-") and name.endswith(".dist-info"):
+                    return tuple(int(word) for word in name.split("-")[1].split(".")[:2])
+    return ()
 
 
 def _die_with_parent(parent: int) -> None:

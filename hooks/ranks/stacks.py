@@ -325,7 +325,7 @@ def _sample(machine: Machine, ranks: Sequence[Rank]) -> None:
                 "state": kernel.state, "stopped": _is_stopped(machine, rank.pid), "wchan": kernel.wchan, "threads": len(kernel.threads), **_used(machine, rank),
             }
         )  # fmt: skip
-        at = time.strftime("%H:%M:%S")
+        at = time.strftime("%H:%M:%S %Z")
         head = f"== look {len(rank.looks)} at {at}: rank {rank.rank or '?'}, pid {rank.pid}, {rank.process.name}, {source}"
         rank.text += "\n".join([head, text, *kernel.threads, ""])
 

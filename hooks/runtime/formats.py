@@ -67,6 +67,12 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z")
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: `1 line`, `3 lines`, `2 retries`."""
+    many = f"{noun[:-1]}ies" if noun.endswith("try") else f"{noun}s"
+    return f"{number} {noun if number == 1 else many}"
+
+
 def plain(text: object, *, keep: str = "") -> str:
     """A text of somebody else that shows what it holds: control characters and marks that turn the direction of
     writing as their codes, but for those to `keep`.

@@ -279,7 +279,7 @@ def _signal_group(pid: int, name: str) -> None:
 
 def log_line(text: str) -> None:
     """Write a line to the agent's own log."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%S")
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     print(f"{now} {text}", file=sys.stderr, flush=True)
 
 

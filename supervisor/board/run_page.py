@@ -193,9 +193,9 @@ def faults_text(run: Run) -> Content:
     parts: list[str | tuple[str, str]] = []
     for incident in reversed(run.incidents):
         one = view_run.incident_facts(incident)
-        clock = view_run.clock_text(incident.diagnosed_at_s) or ""
+        clock = view_run.zoned_clock_text(incident.diagnosed_at_s, begin=5) or ""
         nodes = f" on {nodeset.fold(one['nodes'])}" if one["nodes"] else ""
-        parts += [(f" {clock[5:]}  {plain(one['class'])}{plain(nodes)}", "bold")]
+        parts += [(f" {clock}  {plain(one['class'])}{plain(nodes)}", "bold")]
         parts += [f"  {plain(one['title'])}\n"]
         for proof in one["diagnosis"].get("because", ())[:2]:
             parts += [(f"     {plain(proof.get('text', ''))}\n", "dim")]

@@ -47,6 +47,8 @@ EXIT_BROKEN_PIPE = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ftrun` with `argv` (default: the process's arguments) and return the exit status."""
+    if argv is None:
+        _leave_own_sbatch()
     arguments = list(sys.argv[1:] if argv is None else argv)
     before = os.umask(0o077)  # files of ftrun are private
     if arguments[:1] and arguments[0] in KEEP_UMASK:
@@ -56,6 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         os.umask(before)
     return _flush_stdout(status)
+
+
+def _leave_own_sbatch() -> None:
+    """Begin anew without the user's own `sbatch` that calls ftrun on PATH: neither ftrun nor a job may come back through it."""
+    from ftrun.supervisor.submission import sbatch_process
+
+    path = os.environ.get("PATH", "")
+    if (without := sbatch_process.path_without_own(path)) != path:
+        os.execve(  # noqa: S606  ourselves, with our own words
+            sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PATH": without}
+        )
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.model.errors import UserError
@@ -74,7 +75,7 @@ def check(json: Json = False) -> int:
     else:
         for line in wrong:
             print(line, file=sys.stderr)
-        print(f"{len(catalog.signatures)} signatures, {codes} codes, {len(wrong)} complaints")
+        print(f"{len(catalog.signatures)} signatures, {codes} codes, {counted(len(wrong), 'complaint')}")
     return 1 if wrong else 0
 
 
@@ -93,10 +94,10 @@ def try_log(
         return
     for hit in hits:
         print(f"{hit.line}: {hit.signature}: {hit.text.strip()}")
-    counted = Counter(hit.signature for hit in hits)
+    by_name = Counter(hit.signature for hit in hits)
     print(
-        f"{len(hits)} lines: "
-        + (", ".join(f"{n} {name}" for name, n in counted.most_common()) or "none known")
+        f"{counted(len(hits), 'line')}: "
+        + (", ".join(f"{n} {name}" for name, n in by_name.most_common()) or "none known")
     )
 
 

@@ -15,7 +15,7 @@ from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.reports import view_checkpoints
 from ftrun.supervisor.reports.view_checkpoints import Inventory, Place
-from ftrun.supervisor.reports.view_run import clock_text
+from ftrun.supervisor.reports.view_run import zoned_clock_text
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 Where = Annotated[
@@ -146,7 +146,7 @@ def _show(found: Inventory, *, titled: bool) -> None:
         [
             "next" if one.found.path == chosen else None,
             one.found.step,
-            clock_text(one.written_s or None),
+            zoned_clock_text(one.written_s or None),
             size_text(one.size_bytes) if one.shards else None,
             one.shards or None,
             one.found.layout,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 
 import typer
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.cluster.plan import Plan
 from ftrun.supervisor.cli import common
@@ -175,7 +176,7 @@ def up(  # noqa: PLR0917 - options, never positions
     gpus = sum(sum(host.gres.values()) for host in plan.hosts)
     with_them = f" with {gpus} accelerators" if gpus else ""
     print(
-        f"cluster {plan.name} is up after {took_s:.1f} s: {len(plan.hosts)} nodes{with_them}, Slurm {_version(plan)}"
+        f"cluster {plan.name} is up after {took_s:.1f} s: {counted(len(plan.hosts), 'node')}{with_them}, Slurm {_version(plan)}"
     )
     if choice.is_here(plan) or choice.elsewhere(os.environ) == plan.name:
         print(f"  ftrun sbatch -N {len(plan.hosts)} train.sh")
@@ -289,7 +290,7 @@ def add(  # noqa: PLR0917 - options, never positions
         common.print_json({"name": plan.name, "added": added, "hosts": everyone, "took_s": round(took_s, 2)})
         return
     what = fold(host.name for host in new) if new else "nobody"
-    print(f"cluster {plan.name} has {len(plan.hosts)} nodes: {what} was added in {took_s:.1f} s")
+    print(f"cluster {plan.name} has {counted(len(plan.hosts), 'node')}: {what} was added in {took_s:.1f} s")
 
 
 @app.command()
@@ -309,7 +310,7 @@ def remove(
     plan, notes = membership.remove(_state(name), names, _say, force=force)
     for note in notes:
         print(f"ftrun: note: {note}", file=sys.stderr)
-    print(f"cluster {plan.name} has {len(plan.hosts)} nodes: {fold(names)} was removed")
+    print(f"cluster {plan.name} has {counted(len(plan.hosts), 'node')}: {fold(names)} was removed")
 
 
 @app.command()
@@ -513,7 +514,7 @@ def _cut(plan: Plan, rows: Sequence[lifecycle.HostStatus]) -> Iterator[str]:
 
 def _told(host: str, one: Mapping[str, Any]) -> str:
     """One line about what the keeper of a host did."""
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["at_s"]))
+    at = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(one["at_s"]))
     if one["did"] == "left":
         return f"{at}  {host} left the cluster, by {one['by']}: {one['why']}"
     what = one["did"] if one["did"] in {"started", "ended"} else "did not start"

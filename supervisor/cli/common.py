@@ -94,12 +94,21 @@ def find_run(name: str) -> tuple[str, Run]:
 
 
 def find_run_dir(name: str) -> str:
-    """The folder of the run that a run id or any of its job ids names. Raises UserError."""
+    """The folder of the run that a run id, written in any case, or any of its job ids names. Raises UserError."""
     home_dir = home()
-    run_dir = store_run_dir.find_run(home_dir, name) or _find_by_journal(home_dir, name)
+    run_dir = store_run_dir.find_run(home_dir, name)
+    if run_dir is not None:
+        return run_dir
+    known = {os.path.basename(path): path for path in store_run_dir.run_dirs(home_dir)}
+    alike = [path for run, path in known.items() if run.casefold() == name.casefold()]
+    if len(alike) == 1:
+        return alike[0]
+    run_dir = _find_by_journal(home_dir, name)
     if run_dir is None:
+        near = errors.nearest_word(name, sorted(known, reverse=True))
+        hint = f"did you mean {near}? " if near else ""
         raise UserError(
-            f"no run and no job of a run is called {name!r} in {home_dir}; see: ftrun status --all"
+            f"no run and no job of a run is called {name!r} in {home_dir}; {hint}see: ftrun status --all"
         )
     return run_dir
 

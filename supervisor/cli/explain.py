@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, Name, argument, option
@@ -23,7 +24,7 @@ from ftrun.supervisor.model import errors, events, states
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import AGENT_KINDS
-from ftrun.supervisor.model.types import Action, FaultClass, Opinion
+from ftrun.supervisor.model.types import Action, FaultClass, Opinion, cause_line
 from ftrun.supervisor.policy.what_if import what_if
 from ftrun.supervisor.reports import view_run
 from ftrun.supervisor.store import attempt_dir as store_attempt_dir
@@ -70,7 +71,7 @@ def _graceful_stop_line(data: dict[str, Any]) -> str:
 
 
 _LINE_OF_KIND = {
-    "attempt.opened": lambda d: "opened" + (f" for {d['size']} nodes" if d.get("size") else "") + (f", avoiding {nodeset.fold(d['excluded'])}" if d.get("excluded") else "")
+    "attempt.opened": lambda d: "opened" + (f" for {counted(d['size'], 'node')}" if d.get("size") else "") + (f", avoiding {nodeset.fold(d['excluded'])}" if d.get("excluded") else "")
     + (f"; quarantined: {nodeset.fold(d['quarantined'])}" if d.get("quarantined") else ""),
     "submit.done": lambda d: f"submitted as job {d['job']}" + (" (found by its token)" if d.get("found") else ""),
     "submit.refused": lambda d: f"sbatch refused: {d['message']}",
@@ -113,7 +114,7 @@ _LINE_OF_KIND = {
     "leave.dropped": lambda d: f"the request was withdrawn: {d['why']}",
     "start.stays": lambda d: f"{nodeset.fold(d['nodes'])} is not left: {d['why']}",
     "hook.ended": lambda d: f"{d['hook']}: " + (f"exit {d['code']}" if d["why"] in ("itself", "fenced") else f"ended by {d['why']}" if d["code"] is not None else d["why"]),
-    "opinion.asked": lambda d: f"asks {d['by']} for a second opinion about {d['lines']} lines of its logs, redacted",
+    "opinion.asked": lambda d: f"asks {d['by']} for a second opinion about {counted(d['lines'], 'line')} of its logs, redacted",
     "opinion.answered": lambda d: f"no second opinion: {d['error']}" if "error" in d else f"second opinion, a guess by {d['by']}: {Opinion.from_json(d).words}",
     "warned": lambda d: f"warning: {d['message']}",
     "observed": lambda d: f"observe: would {d['decision']['kind']}: {d['decision']['reason']}",
@@ -145,7 +146,7 @@ _LINE_OF_KIND = {
     "release.refused": lambda d: f"no node could be released{' ' + d['why'] if 'why' in d else ''}: {d['message']}",
     "restore.done": lambda d: f"{d['set']} is resumed from the nodes' memory: {d['memory_bytes'] / 2**20:.0f} MiB there, {d['fetched_bytes'] / 2**20:.0f} of them from other nodes, in {d['seconds']:.1f} s",
     "restore.failed": lambda d: f"{d['set']} is not resumed from memory: {d['node']}: {d['why']}",
-    "sweep.done": lambda d: "nodes swept" + (f"; no answer from {nodeset.fold(d['silent'])}" if d.get("silent") else ""),
+    "sweep.done": lambda d: "what earlier starts left on the nodes is ended" + (f"; no answer from {nodeset.fold(d['silent'])}" if d.get("silent") else ""),
     "nodes.checked": lambda d: f"nodes checked: {nodeset.fold(d['answered']) or 'none'}" + (f"; no report from {nodeset.fold(missing)}" if (missing := [n for n in d["asked"] if n not in d["answered"]]) else ""),
     "run.finished": lambda d: f"finished: {d['reason']}",
     "run.stopped": lambda d: f"stopped: {d['reason']}",
@@ -364,8 +365,8 @@ def _path(data: dict[str, Any], said: str = "") -> Iterator[str]:
 
 def _spent(data: dict[str, Any]) -> Iterator[str]:
     spent = ", ".join(f"{k} {v}" for k, v in data["spent"].items()) or "none"
-    rungs = ", ".join(f"{k} {v}" for k, v in data.get("used", {}).items())
-    yield f"    budgets used since the last progress: {spent}" + (f"; rungs: {rungs}" if rungs else "")
+    tried = ", ".join(f"{k} {counted(v, 'time')}" for k, v in data.get("used", {}).items() if ":" not in k)
+    yield f"    budgets used since the last progress: {spent}" + (f"; tried: {tried}" if tried else "")
     yield f"    retries since the last net progress: {data['retries']}"
 
 
@@ -376,7 +377,7 @@ def _diagnosis_lines(diagnosis: dict[str, Any]) -> Iterator[str]:
     if diagnosis.get("rests_on"):
         yield f"    rests on: {'; '.join(diagnosis['rests_on'])}"
     if diagnosis["consequences"] and not any("consequence" in one for one in diagnosis.get("rests_on", ())):
-        yield f"    set aside as consequences: {diagnosis['consequences']} lines"
+        yield f"    set aside as consequences: {counted(diagnosis['consequences'], 'line')}"
     if diagnosis["advice"]:
         yield f"    advice: {diagnosis['advice']}"
 
@@ -428,7 +429,9 @@ def _print_new(run_dir: str, run: Run, done: dict[_Start, dict[str, int]]) -> bo
             continue
         if key not in done:
             done[key] = {}
-            _rule(f"{run.id} {view_run.start_text(key, record)}")
+            before = [one for one in run.incidents if (one.attempt, one.launch, one.start) < key]
+            why = cause_line(before[-1].diagnosis) if before else ""
+            _rule(f"{run.id} {view_run.start_text(key, record)}" + (f", after {why}" if why else ""))
         _print_logs(logs, done[key])
     return bool(done)
 
@@ -448,7 +451,7 @@ def _print_logs(logs: Sequence[LogPath], reached: dict[str, int]) -> None:
         reached[log.path] = _copy(log.path, reached[log.path], end)
     if len(logs) > FILES_SHOWN and "" not in reached:
         reached[""] = 0
-        _rule(f"and {len(logs) - FILES_SHOWN} files more, as {logs[-1].path}")
+        _rule(f"and {counted(len(logs) - FILES_SHOWN, 'file')} more, as {logs[-1].path}")
 
 
 def _rule(text: str) -> None:
@@ -472,7 +475,7 @@ def _print_tasks(run_dir: str, run: Run) -> bool:
             size = os.path.getsize(record.stdout)
             _copy(record.stdout, max(record.stdout_offset_bytes, size - TAIL_BYTES), size)
         if len(shown) > TASKS_SHOWN:
-            _rule(f"and {len(shown) - TASKS_SHOWN} tasks more")
+            _rule(f"and {counted(len(shown) - TASKS_SHOWN, 'task')} more")
     return readable
 
 

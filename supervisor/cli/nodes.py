@@ -27,7 +27,7 @@ from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.nodes import ledger, lemon_score, node_facts
 from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, QuarantineRules, fold_entries
-from ftrun.supervisor.reports.view_run import clock_text
+from ftrun.supervisor.reports.view_run import zoned_clock_text
 from ftrun.supervisor.store import user_exclusions
 from ftrun.supervisor.submission import companion
 
@@ -355,5 +355,4 @@ def _history_row(entry: dict[str, Any]) -> list[object]:
 
 
 def _clock(at_s: float | None) -> str | None:
-    clock = clock_text(at_s)
-    return clock and clock[:-3]
+    return zoned_clock_text(at_s, end=-3)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from ftrun.hooks.runtime import UsageError
 from ftrun.hooks.runtime.finding import TIERS
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import replace
 from ftrun.supervisor.cli import common
@@ -83,7 +84,9 @@ def _shown(result: check_summary.Result, *, every: bool) -> None:
     for line in check_summary.summary_lines(result):
         common.print_styled(line, style="red" if line.startswith(("bad ", "to be avoided")) else "")
     answered = len(result.seen) - len(result.unseen)
-    print(f"{answered} of {len(result.seen)} nodes checked, {len(result.verdict.bad)} to be avoided")
+    print(
+        f"{answered} of {counted(len(result.seen), 'node')} checked, {len(result.verdict.bad)} to be avoided"
+    )
 
 
 def _by_ssh(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from ftrun.hooks.runtime.formats import duration_text, plain
@@ -75,7 +75,19 @@ def status(
         return 0
     if rows:
         common.print_table(
-            ["RUN", "STATE", "JOB", "TRY", "NODES", "STEP", "ENDS", "LEFT", "EXCLUDED", "LAST FAULT", "WHY"],
+            [
+                "RUN",
+                "STATE",
+                "JOB",
+                "TRY",
+                "NODES",
+                "STEP",
+                "ENDS",
+                "RETRIES",
+                "EXCLUDED",
+                "LAST FAULT",
+                "WHY",
+            ],
             [_cells(row) for row in rows],
         )
     else:
@@ -336,7 +348,7 @@ def _attempts(facts: dict[str, Any]) -> None:
             nodeset.fold(a["nodes"]) or None,
             _moment(a["slurm_started_at"] or a["started_at"]),
             _moment(a["slurm_ended_at"] or a["ended_at"]),
-            a["end_state"] or (a["submission"] if a["submission"] != "done" else None),
+            _end_word(a),
             f"signal {a['exit_signal']}" if a["exit_signal"] and not a["exit_code"] else a["exit_code"],
             a["last_step"],
             a["resumed_from"].rpartition("/")[2] or None,
@@ -346,6 +358,13 @@ def _attempts(facts: dict[str, Any]) -> None:
     common.print_table(
         ["TRY", "JOB", "NODES", "STARTED", "ENDED", "END", "EXIT", "STEP", "RESUMED FROM"], rows
     )
+
+
+def _end_word(attempt: Mapping[str, Any]) -> str | None:
+    """How an attempt ended, by Slurm's word: COMPLETING is that of a job on its way back into the queue."""
+    if attempt["end_state"] == "COMPLETING":
+        return "REQUEUED"
+    return attempt["end_state"] or (attempt["submission"] if attempt["submission"] != "done" else None)
 
 
 def _beside_words(inside: dict[str, Any]) -> str:
@@ -486,5 +505,4 @@ def history(
 
 def _moment(at_s: float | None) -> str | None:
     """A moment of this year."""
-    clock = view_run.clock_text(at_s)
-    return clock and clock[5:]
+    return view_run.zoned_clock_text(at_s, begin=5)

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.sandbox import lifecycle
 from ftrun.slurm.sandbox.handle import Sandbox, SandboxStatus
 from ftrun.slurm.sandbox.plan import SandboxError
@@ -217,7 +218,7 @@ def _introduce(box: Sandbox, headline: str, name: str | None, folder: Path | Non
     plan = box.plan
     gpus = f" with {plan.gpus} GPUs each" if plan.gpus else ""
     print(
-        f"{headline}: {plan.node_count} nodes{gpus}, Slurm {plan.version[0]}.{plan.version[1]:02d}, in {box.folder}"
+        f"{headline}: {counted(plan.node_count, 'node')}{gpus}, Slurm {plan.version[0]}.{plan.version[1]:02d}, in {box.folder}"
     )
     if not plan.uts:
         print(

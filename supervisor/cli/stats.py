@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
-from ftrun.hooks.runtime.formats import duration_text
+from ftrun.hooks.runtime.formats import counted, duration_text
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
@@ -271,7 +271,7 @@ def _print_faults(whole: Statistics, *, each: bool) -> None:
     )
     count = len(whole.faults)
     print(
-        f"\n{count} fault{'s' if count != 1 else ''}, {chance}; {whole.steps_lost} steps lost;"
+        f"\n{counted(count, 'fault')}, {chance}; {counted(whole.steps_lost, 'step')} lost;"
         f" {whole.node_hours_lost:.2f} node-hours made no new step"
     )
 

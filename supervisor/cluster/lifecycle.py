@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
 from ftrun.hooks.cluster.nodes import SETTLED
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.client.releases import OLDEST, release_text
 from ftrun.slurm.cluster.conf import cgroup_conf_text
 from ftrun.slurm.cluster.plan import Host, Plan, slurm_conf
@@ -552,7 +553,7 @@ def _refuse_jobs(plan: Plan) -> None:
     if answer.ok and answer.done[0]:
         jobs = answer.done[0]
         raise UserError(
-            f"{len(jobs)} jobs are there ({', '.join(jobs[:5])}): end them first (scancel), or say --force",
+            f"{counted(len(jobs), 'job')} not over ({', '.join(jobs[:5])}): end them first (scancel), or say --force",
             EXIT_FAILED,
         )
 
@@ -565,7 +566,7 @@ def logs(plan: Plan, daemon: str, lines: int) -> dict[str, HostAnswer]:
 
 def host_count(hosts: Sized) -> str:
     """`1 host` or `3 hosts`."""
-    return "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
+    return counted(len(hosts), "host")
 
 
 def failures(answers: Sequence[HostAnswer]) -> str:

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.cluster.plan import LOCALHOST, Host, Plan
 from ftrun.supervisor.cluster import bundle, lifecycle, remote
 from ftrun.supervisor.cluster.hosts import Target
@@ -172,10 +173,10 @@ def _free(state: ClusterState, plan: Plan, going: Sequence[Host], told: Told, *,
     if not force:
         _on_head(plan, [slurm_step(plan, "set_state", nodes=ours, state="resume")] if ours else [])
         raise UserError(
-            f"nothing was changed: {len(jobs)} jobs are there ({', '.join(jobs[:5])}): wait for them (`ftrun cluster drain` lets no others start), or say --force",
+            f"nothing was changed: {counted(len(jobs), 'job')} not over ({', '.join(jobs[:5])}): wait for them (`ftrun cluster drain` lets no others start), or say --force",
             EXIT_FAILED,
         )
-    told(f"ending {len(jobs)} jobs as if their node had died")
+    told(f"ending {counted(len(jobs), 'job')} as if their node had died")
     down = slurm_step(plan, "set_state", nodes=names, state="down", reason=REMOVAL)
     left = _on_head(plan, [down, slurm_step(plan, "jobs", nodes=names, wait_s=JOBS_END_S)])[1]
     if left:

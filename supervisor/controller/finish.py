@@ -1,6 +1,6 @@
 """How a run ends and what is done then: last record, final log line, orphan jobs, dependents, claim. (I/O)
 
-A run that stops gets a fixed, greppable last line in the job's own log. The line is written before the stop
+A run that stops gets a last line that people read and grep finds (`RUN stopped after attempt N: why`) in the job's own log. The line is written before the stop
 is journalled, and not if it is already there: a supervisor that dies in between leaves one line, never none
 and never two.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,19 +80,17 @@ def _note_final_line(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool
 
 def _write_final_line(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> str:
     """Write the line. Returns the path of the log; "" if none can be written or the line is there already."""
-    attempt, settings = ctx.attempt, ctx.settings
-    nodes = (ctx.run.incidents[-1].nodes if ctx.run.incidents else ()) or ("-",)
+    attempt = ctx.attempt
     tries = [(one.number, one.launch.number) for one in ctx.run.attempts]
     launch = attempt_dir.latest_launch_record(ctx.run_dir, tries)
     if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
         return ""
-    what = "paused,exiting" if paused else "error,exiting"
-    left = max(0, int(settings.get("retries", 20)) - ctx.run.retries)
-    head = f"ftrun: {what} run={ctx.run.id} attempt={attempt.number}/{attempt.number + left} "
+    head = f": {ctx.run.id} {'is paused' if paused else 'stopped'} after attempt {attempt.number}: "
     reason = " ".join(fields["reason"].split())
     proof = first_proof(ctx.run.incidents[-1].diagnosis) if ctx.run.incidents else ""
-    reason += f" proof={proof}" if proof and fields.get("class") == ctx.run.incidents[-1].fault else ""
-    line = f"{head}class={fields.get('class', '-')} node={','.join(nodes)} reason={reason}\n"
+    reason += f"; proof: {proof}" if proof and fields.get("class") == ctx.run.incidents[-1].fault else ""
+    moment = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(ctx.snapshot.now_s))
+    line = f"ftrun: {moment}{head}{reason}; more: ftrun explain {ctx.run.id}\n"
     try:
         fd = os.open(launch.stdout, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.diagnosis import blame
 from ftrun.supervisor.diagnosis.class_defaults import Ended
@@ -269,12 +270,12 @@ def rank_evidence(
     words = []
     if survived:
         words.append(
-            f"{sum(line.count for line in survived)} lines were survived: training went on after them"
+            f"{counted(sum(line.count for line in survived), 'line')} survived: training went on after them"
         )
     if consequences:
-        words.append(f"{sum(line.count for line in consequences)} lines are consequences")
+        words.append(f"{counted(sum(line.count for line in consequences), 'consequence')} set aside")
     if late:
-        words.append(f"{late} lines came after ftrun had begun to end the start: no causes")
+        words.append(f"{counted(late, 'line')} written after ftrun had begun to end the start: no cause")
     return RankedEvidence(
         causes=tuple(causes),
         spoken=tuple(sorted(consequences, key=_order)),

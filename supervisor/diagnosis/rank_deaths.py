@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import replace
 from ftrun.supervisor.diagnosis.class_defaults import plain
@@ -112,7 +113,9 @@ def _diagnosis(case: Case, deaths: list[Evidence]) -> Diagnosis:
     later = sum(line.count for line, _ in case.log.causes if line.signature not in OWN_DEATHS)
     rests_on = [f"srun: {who}: {signal}, before anybody ended the step"]
     if later:
-        rests_on.append(f"{later} lines say that a peer is gone, or that others failed: they follow from it")
+        rests_on.append(
+            f"{counted(later, 'line')} of peers that are gone or of others that failed: a consequence"
+        )
     found = plain(
         FaultClass.LIBRARY_BUG if own else FaultClass.UNKNOWN,
         title if ranks.isdigit() else title.replace(" was ", " were "),

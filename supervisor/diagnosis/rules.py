@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.diagnosis import (
     blame,
@@ -373,7 +374,11 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
         because=proofs(lines),
         advice=signature.advice or CLASS_DEFAULTS[signature.fault].advice,
         blame=Blame.CLUSTER if who.everywhere else signature.blame,
-        rests_on=(f"{signature.id}: {sum(line.count for line in lines)} lines", *who.words, *words),
+        rests_on=(
+            f"{signature.id}: {counted(sum(line.count for line in lines), 'line')}",
+            *who.words,
+            *words,
+        ),
         sources=sources,
     )
     return context_rules.in_context(found, lines, case)

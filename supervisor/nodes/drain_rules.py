@@ -27,6 +27,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, field
 from typing import Any
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.client.cluster import NodeRow, NodeUsage, PartitionRow
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.types import CLASS_RULES
@@ -177,7 +178,7 @@ def refused_cap(
 ) -> str:
     """Why no further node may be drained now, "" where one may; `drained_s`: when earlier ones were."""
     if sum(now_s - at_s < HOUR_S for at_s in drained_s) >= limits.per_hour:
-        return f"{limits.per_hour} nodes were drained within the last hour, which is the most"
+        return f"{counted(limits.per_hour, 'node')} drained within the last hour, which is the most"
     for partition in partitions:
         if node in partition.nodes:
             ours = sum(1 for name in partition.nodes if name in rows and rows[name].reason.startswith(PREFIX))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ftrun.hooks.runtime.formats import duration_text
+from ftrun.hooks.runtime.formats import counted, duration_text
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.run import Incident, Record, Run
@@ -239,7 +239,7 @@ def _sum_of(costs: Sequence[FaultCost] | None) -> str:
     repair_s, steps = sum(one.repair_s for one in costs), sum(one.steps_lost for one in costs)
     hours = sum(one.node_hours for one in costs)
     found = f"{duration_text(repair_s)}, {hours:.1f} node-hours"
-    return f"{found}, {steps} steps done again" if steps else found
+    return f"{found}, {counted(steps, 'step')} done again" if steps else found
 
 
 def _starts(run: Run) -> str:

@@ -61,7 +61,8 @@ def _retries_reached(case: PolicyInput) -> str:
     if is_free(case):
         return ""
     if case.retries >= case.limits.retries:
-        return f"no net progress, and all {case.limits.retries} retries are used up"
+        used = "the 1 retry is" if case.limits.retries == 1 else f"all {case.limits.retries} retries are"
+        return f"no net progress, and {used} used up"
     if case.limits.storm is None or case.net_progress:
         return ""
     most, within_s = case.limits.storm

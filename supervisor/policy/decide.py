@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrun.hooks.runtime.formats import duration_text
+from ftrun.hooks.runtime.formats import counted, duration_text
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.config.rungs import Rung
@@ -200,9 +200,13 @@ def _time_limit(case: PolicyInput) -> Decision | None:
     if not case.spent.get(FaultClass.TIMELIMIT.value, 0):
         return None
     advice = "raise --time or save checkpoints more often"
-    return replace(
-        _stop(case, f"the time limit came twice without a newer checkpoint: {advice}"), advice=advice
-    )
+    came = "the time limit came twice without a newer checkpoint"
+    if case.began_anew:
+        came = "the time limit came twice, and the second start began anew"
+        advice = (
+            "save checkpoints and load them at the start (`ftrun init SCRIPT` proposes how), or raise --time"
+        )
+    return replace(_stop(case, f"{came}: {advice}"), advice=advice)
 
 
 def _left_to_slurm(case: PolicyInput) -> Decision | None:
@@ -234,7 +238,9 @@ def _size_is_to_blame(case: PolicyInput) -> Decision | None:
     size = elastic.size_to_exclude(case, sizes_of_settings(case.run.settings))
     if not size or ceiling.ceiling_reached(case):
         return None
-    return Decision("resubmit", f"{case.summary}: only at {size} nodes, not used again", aside=size)
+    return Decision(
+        "resubmit", f"{case.summary}: only at {counted(size, 'node')}, not used again", aside=size
+    )
 
 
 def _nothing_to_load(case: PolicyInput) -> Decision | None:

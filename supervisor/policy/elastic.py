@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 
-from ftrun.hooks.runtime.formats import duration_text
+from ftrun.hooks.runtime.formats import counted, duration_text
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config.node_counts import Sizes
 from ftrun.supervisor.model.run import Attempt, Run
@@ -129,7 +129,7 @@ def decide_growth(scene: GrowthInput) -> GrowthDecision:
         vain = f": {_growths(past.in_vain)} before did not last" if past.in_vain else ""
         return _no(
             "stays",
-            f"it came to {scene.size} nodes {duration_text(past.stayed_s)} ago and keeps a size for {duration_text(stay_s)}{vain}",
+            f"it came to {counted(scene.size, 'node')} {duration_text(past.stayed_s)} ago and keeps a size for {duration_text(stay_s)}{vain}",
         )
     own = scene.sizes.at_most(scene.size + scene.free)
     most, why = _reach(scene)

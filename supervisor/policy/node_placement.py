@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Source
 from ftrun.supervisor.policy.policy_input import EXCLUDE_SOURCES, PROOF_SOURCES, ClusterView, PolicyInput
@@ -169,7 +170,7 @@ def _to_drain(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[tuple[str, .
     cap = case.limits.drains(len(case.cluster.partition))
     room = max(0, cap - case.cluster.ftrun_drains)
     if room < len(exclude):
-        return exclude[:room], (f"drain cap of {cap} nodes reached",)
+        return exclude[:room], (f"drain cap of {counted(cap, 'node')} reached",)
     return exclude, ()
 
 

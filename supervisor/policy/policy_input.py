@@ -196,10 +196,18 @@ class PolicyInput:
 
     @property
     def saved(self) -> bool:
-        """Another attempt would begin further on: at a newer checkpoint or, if ftrun knows of no checkpoints,
-        a higher step.
+        """Another attempt would begin further on: at a newer checkpoint. If ftrun knows of no checkpoints, the
+        second start shows whether the script resumes by itself: it gets further, and did not begin anew.
         """
-        return bool(self.checkpoint) if self.run.settings.get("checkpoint") else self.progressed
+        if self.checkpoint or self.run.settings.get("checkpoint"):
+            return bool(self.checkpoint)
+        return self.run.best_step is not None and self.progressed and not self.began_anew
+
+    @property
+    def began_anew(self) -> bool:
+        """Whether the first step that was seen of this start lies far below what an earlier start reached."""
+        first = self.before.first_step if self.before is not None else None
+        return first is not None and self.run.best_step is not None and 2 * first <= self.run.best_step
 
     @property
     def progressed(self) -> bool:

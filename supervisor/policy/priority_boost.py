@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow, NodeUsage
 from ftrun.slurm.records import dataclass
 
@@ -124,7 +125,7 @@ def cap_refusal(uid: int, job: str, before: Collection[BoostedJob], now_s: float
     if sum(one.uid == uid for one in late) >= rule.per_user:
         return f"{rule.per_user} of your jobs were raised within the last hour, which is the most"
     if len(late) >= rule.per_hour:
-        return f"{rule.per_hour} jobs were raised within the last hour, which is the most"
+        return f"{counted(rule.per_hour, 'job')} raised within the last hour, which is the most"
     return ""
 
 

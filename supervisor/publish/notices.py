@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Sequence
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.supervisor.config.home import host_name
 from ftrun.supervisor.config.sources import Config
 from ftrun.supervisor.model.errors import UnreadableRun, UserError
@@ -227,7 +228,9 @@ def problems(outbox: Outbox, addresses: Sequence[Address]) -> list[str]:
             continue
         if inbox.failures > 1:
             waiting = len(inbox.waiting) + len(inbox.under_way)
-            found.append(f"{one.label}: {inbox.why}; {waiting} notices wait, tried {inbox.failures} times")
+            found.append(
+                f"{one.label}: {inbox.why}; {counted(waiting, 'notice')} waiting, tried {counted(inbox.failures, 'time')}"
+            )
         if inbox.unknown:
             found.append(
                 f"{one.label}: {len(inbox.unknown)} messages may not have arrived: ftrun ended while they left"

@@ -15,7 +15,7 @@ from typing import Any
 
 import jinja2
 
-from ftrun.hooks.runtime.formats import duration_text, plain
+from ftrun.hooks.runtime.formats import counted, duration_text, plain
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.reports import charts, requeue_model, statistics, view_run
@@ -40,7 +40,7 @@ def run_report(run: Run, ledger: TimeLedger, now_s: float, *, advice: Sequence[s
         made_at=_moment_with_zone(now_s),
         head=[
             f"{view_run.state_text(facts)}" + (f": {facts['why']}" if facts["why"] else ""),
-            f"from {begin} to {end}, {duration_text(ledger.life_s)}, on {ledger.asked} nodes",
+            f"from {begin} to {end}, {duration_text(ledger.life_s)}, on {counted(ledger.asked, 'node')}",
         ],
         facts=_figures(told, facts["step"]),
         band=charts.band(run, ledger, axis),
@@ -82,7 +82,8 @@ def runs_report(found: Sequence[tuple[Run, TimeLedger]], title: str, now_s: floa
         title=title,
         made_at=_moment_with_zone(now_s),
         head=[
-            f"{len(found)} runs" + (f", the newest {ROWS_MAX} are listed" if len(found) > ROWS_MAX else "")
+            f"{counted(len(found), 'run')}"
+            + (f", the newest {ROWS_MAX} are listed" if len(found) > ROWS_MAX else "")
         ],
         facts=_figures(told),
         spent=statistics.spent_rows(told),
@@ -192,7 +193,7 @@ def _incident(one: Mapping[str, Any], cost: FaultCost | None) -> dict[str, Any]:
     if cost is not None:
         parts = [f"{name} {duration_text(value)}" for name, value in cost.seconds.items() if value]
         parts += [f"steps made again {duration_text(cost.redone_s)}"] if cost.redone_s else []
-        words = f"it cost {', '.join(parts)}; {cost.node_hours:.2f} node-hours; {cost.steps_lost} steps"
+        words = f"it cost {', '.join(parts)}; {cost.node_hours:.2f} node-hours; {counted(cost.steps_lost, 'step')}"
     return {
         "name": one["incident"],
         "at": view_run.clock_text(cost.at_s) if cost is not None else "",

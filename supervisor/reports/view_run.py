@@ -33,6 +33,14 @@ def clock_text(at_s: float | None) -> str | None:
     return None if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
+def zoned_clock_text(at_s: float | None, *, begin: int = 0, end: int | None = None) -> str | None:
+    """The same with its time zone, `2026-12-24 18:00:00 CET`, for a view that does not name the zone elsewhere; of the
+    clock only the characters from `begin` to `end`.
+    """
+    clock = clock_text(at_s)
+    return clock and f"{clock[begin:end]} {time.strftime('%Z', time.localtime(at_s))}"
+
+
 def companion_facts(one: Companion) -> dict[str, Any]:
     """One companion of an attempt. `since`: when it was requested or joined (Unix time)."""
     facts = records.columns(one, "companion=number launch job nodes nodes_asked pool state since=asked_at_s")
@@ -151,7 +159,7 @@ def start_text(key: tuple[int, int, int], record: LaunchRecord) -> str:
         + (f" launch {launch}" if launch else "")
         + (f" start {start}" if start > 1 else "")
     )
-    began = f", {clock_text(record.started_s)}" if record.started_s else ""
+    began = f", {zoned_clock_text(record.started_s)}" if record.started_s else ""
     return f"{name}: job {record.job} on {nodeset.fold(record.nodes)}{began}"
 
 
@@ -400,7 +408,7 @@ def caps_text(row: Mapping[str, Any]) -> str:
         lost, most = caps["lost_node_hours"], caps["max_lost_node_hours"]
         told.append(f"recovery has cost {lost:,.1f} of {most:,g} node-hours")
     if caps["deadline_at"] is not None:
-        told.append(f"not started again after {clock_text(caps['deadline_at'])}")
+        told.append(f"not started again after {zoned_clock_text(caps['deadline_at'])}")
     return "; ".join(told)
 
 
@@ -418,7 +426,7 @@ def conditions_text(halt: StopConditions) -> str:
     if halt.at_step is not None:
         words.append(f"at step {halt.at_step}")
     if halt.before_s is not None:
-        words.append(f"before {clock_text(halt.before_s)}")
+        words.append(f"before {zoned_clock_text(halt.before_s)}")
     return " or ".join(words)
 
 
@@ -451,7 +459,7 @@ def outlook_lines(row: Mapping[str, Any]) -> list[str]:
     if asked and asked["stage"] in ("intended", "asked"):
         told.append(f"ftrun asked for a checkpoint ({asked['occasion']}) and waits for it")
     if end:
-        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(end["at"]))
+        at = zoned_clock_text(end["at"], end=-3)
         of = f"step {end['from_step']} of {end['target_step']}, {end['step_s']:g} s a step"
         hours = (end["time_limit_s"] or 0.0) / 3600
         limit = f", time limit {f'{hours:.3g} h' if hours < 100 else f'{hours / 24:.3g} d'}" if hours else ""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SIGPIPE, _SIGXFSZ = 13, 25
 _CHUNK = 65_536
+_WRAPPER_MAX = 2000  # bytes of a script that stands in for sbatch
 
 
 class SbatchResult:
@@ -43,6 +44,25 @@ def find_sbatch(path: str) -> str:
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
             return candidate
     return ""
+
+
+def path_without_own(path: str) -> str:
+    """This PATH without the folders whose `sbatch` is a script that calls `ftrun sbatch`: it would call itself for ever."""
+    folders = path.split(":")
+    while found := find_sbatch(":".join(folders)):
+        if not _calls_ftrun(found):
+            break
+        folders = [one for one in folders if os.path.join(one or ".", "sbatch") != found]
+    return ":".join(folders)
+
+
+def _calls_ftrun(program: str) -> bool:
+    try:
+        with open(program, "rb") as stream:
+            start = stream.read(_WRAPPER_MAX + 1)
+    except OSError:
+        return False
+    return len(start) <= _WRAPPER_MAX and start.startswith(b"#!") and b"ftrun sbatch" in start
 
 
 def client_folder(path: str, cwd: str = "") -> str:

@@ -122,7 +122,7 @@ def test_jobs_keep_a_cluster_from_being_taken_down(cluster: Hosts) -> None:
     refused = cluster.ftrun("h1", "cluster", "down")
     forced = cluster.ftrun("h1", "cluster", "down", "--force")
 
-    assert (1, "ftrun: 1 jobs are there (1): end them first (scancel), or say --force") == (
+    assert (1, "ftrun: 1 job not over (1): end them first (scancel), or say --force") == (
         refused.returncode,
         refused.stderr.strip(),
     )

@@ -84,7 +84,7 @@ def test_a_host_with_jobs_is_not_removed_without_force(cluster: Hosts) -> None:
     added = cluster.ftrun("h1", "cluster", "add", "h3")
 
     assert 1 == refused.returncode
-    assert f"nothing was changed: 1 jobs are there ({job})" in refused.stderr
+    assert f"nothing was changed: 1 job not over ({job})" in refused.stderr
     assert after["h3"] in {"mixed", "allocated"}
     assert 0 == forced.returncode, forced.stderr
     assert [] == gone
@@ -159,7 +159,7 @@ def test_a_removal_that_was_cut_behind_its_drain_is_told_and_leaves_no_drain(clu
         "note: h3: its removal was cut: `ftrun cluster remove h3` ends it, `ftrun cluster resume h3`" in shown
     )
     assert (1, 1) == (refused.returncode, again.returncode)
-    assert f"1 jobs are there ({job})" in refused.stderr
+    assert f"1 job not over ({job})" in refused.stderr
     assert given_back in {"mixed", "allocated"}
     assert "fan is loud" in after
     assert "removal was cut" not in after

@@ -151,7 +151,7 @@ def _told(post: Post, point: str, killed: bool, waiting: str) -> Life:
         post.ledger(),
         state,
         post.story(),
-        post.job_log().count("ftrun: error,exiting "),
+        post.job_log().count(" stopped after attempt "),
     )
 
 

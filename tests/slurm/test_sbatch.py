@@ -605,3 +605,20 @@ def test_the_request_for_an_attempt_reaches_slurm_with_its_token(desk: Desk) -> 
         (row,) = CommandCluster(desk.box.env()).find(request.token)
         assert row.job_id == again
         assert row.name == ("wrap" if "--wrap=hostname" in args else "from-stdin")
+
+
+def test_a_script_named_sbatch_that_calls_ftrun_stands_in_for_sbatch(desk: Desk) -> None:
+    """For tools that call sbatch themselves: one run and one job come of a call, and neither ftrun nor the job finds that script."""
+    own = desk.folder / "own bin"
+    own.mkdir()
+    (own / "sbatch").write_text(f'#!/bin/sh\nexec {" ".join(FTRUN)} sbatch "$@" # ftrun sbatch\n')
+    (own / "sbatch").chmod(0o755)
+    path = f"{own}:{desk.box.env()['PATH']}"
+    before = desk.runs()
+    done = desk.call(("sbatch", "--parsable", "-H", "job.sh", "x"), PATH=path)
+    (run,) = set(desk.runs()) - set(before)
+    kept = (desk.home / "runs" / run / "submit" / "environment").read_bytes().split(b"\0")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert store_run_dir.find_run(str(desk.home), done.stdout.strip()) == str(desk.home / "runs" / run)
+    assert f"PATH={desk.box.env()['PATH']}".encode() in kept

@@ -443,16 +443,16 @@ def test_where_ftrun_may_only_watch_all_is_told_and_nothing_done(make: Make, box
 
 @side_by_side
 def test_the_last_line_of_a_stopped_run_stands_in_its_log(make: Make, boxes: Boxes) -> None:
-    """`ftrun: error,exiting run=... attempt=n/N class=... node=... reason=...`, once, at the end of the job's own log."""
+    """`ftrun: TIME: RUN stopped after attempt N: why; proof: ...`, once, at the end of the job's own log."""
     post = make()
     post.supervise()
     post.sbatch(ALWAYS_FAILS, "--ft-retries=1")
     run = post.until_state("stopped")
     post.until(lambda: "final.line" in post.kinds(), "the line is written")
-    lines = [line for line in post.job_log().splitlines() if line.startswith("ftrun: error,exiting")]
+    lines = [line for line in post.job_log().splitlines() if " stopped after attempt " in line]
     assert lines == [post.job_log().splitlines()[-1]]
     node = run.incidents[-1].nodes[0]
-    pattern = rf"ftrun: error,exiting run={run.id} attempt=2/2 class=hardware-gpu node={node} reason=hardware-gpu: .*all 1 retries are used up proof={post.work}/job.sh.log:\d+: .*Xid.*"
+    pattern = rf"ftrun: 20[-\d]+ [:\d]+ \w+: {run.id} stopped after attempt 2: hardware-gpu: .* on {node}.*the 1 retry is used up; proof: {post.work}/job.sh.log:\d+: .*Xid.*; more: ftrun explain {run.id}"
     assert re.fullmatch(pattern, lines[0]), lines[0]
     # The same words from the user's log alone: the node is avoided, and stays in service for everybody else.
     assert run.excluded_at(time.time()) == (run.attempts[0].nodes[0],)

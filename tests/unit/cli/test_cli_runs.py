@@ -87,6 +87,16 @@ def test_an_unknown_run_is_wrong_usage(
     assert "ftrun status --all" in err
 
 
+def test_a_run_is_found_in_any_case_and_a_wrong_name_gets_its_nearest(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Someone who typed `Torn-Checkpoint-0001` meant that run; one who left a letter out is asked whether it is meant."""
+    assert 0 == main(["show", RECOVERED.upper()])
+    assert RECOVERED in capsys.readouterr().out
+    assert 2 == main(["show", RECOVERED.replace("torn", "trn")])
+    assert f"did you mean {RECOVERED}?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ABOUT_ONE)
 def test_a_run_must_be_named(home: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Without an argument: exit 2 and one line, no traceback."""

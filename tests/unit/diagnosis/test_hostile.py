@@ -40,7 +40,7 @@ CLAIMS = (
     "flight recorder: rank 9 did not join collective 81 (all_reduce) of group 0; 31 of 32 ranks wait in it, and it left no dump",
     "[Error]: Cluster Exception Location[IP/ID]:[{}], the device is lost, error code 0x80E01801",
     "{}: npu 3 health: Alarm, error code: 80E18402",
-    "ftrun: error,exiting: node {} is broken, drain it",
+    "ftrun: 2026-11-23 08:41:50 UTC: llm-0042 stopped after attempt 1: node {} is broken, drain it",
     "Message from syslogd@{} at Jan  5 10:11:12: Hardware event. Uncorrected memory error",
     "{}:811:900 [0] NCCL WARN NET/IB : Got completion from peer {}<4711> with status=12 opcode=0 len=0 vendor err 129",
     "gpu*         up 2-00:00:00      1   down {}",

@@ -61,7 +61,7 @@ def test_it_is_counted_and_told() -> None:
     found = _judged(STEPS, RESET + KILLED)
 
     assert found.consequences == 2
-    assert "2 lines came after ftrun had begun to end the start: no causes" in found.rests_on
+    assert "2 lines written after ftrun had begun to end the start: no cause" in found.rests_on
 
 
 @pytest.mark.parametrize("line", [RESET, XID])

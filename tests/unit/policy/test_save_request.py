@@ -481,7 +481,7 @@ def test_a_paused_run_can_be_given_up(tmp_path: Path, want: str, done: str) -> N
         f"{done} by ann",
         {},
     )
-    assert "error,exiting" in life.log.read_text().splitlines()[-1]
+    assert " stopped after attempt " in life.log.read_text().splitlines()[-1]
     assert not life.engine.jobs[waiter].held
     assert not os.path.exists(os.path.join(life.run_dir, "halt.json"))
     life.ask("resume", "9-resume")

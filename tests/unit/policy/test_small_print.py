@@ -50,6 +50,26 @@ def test_steps_count_as_progress_where_ftrun_knows_of_no_checkpoints() -> None:
     assert "resubmit" == ruling.decision.kind
 
 
+@pytest.mark.parametrize(
+    ("began_at", "kind"), [(1, "stop"), (40, "stop"), (101, "resubmit"), (None, "resubmit")]
+)
+def test_a_script_that_begins_anew_is_not_run_into_its_time_limit_again(
+    began_at: int | None, kind: str
+) -> None:
+    """A second start that gets a few steps further than the first has saved nothing, if it began at the beginning."""
+    first = rule(diagnosis(F.TIMELIMIT), step=100)
+    before = replace(incident(F.TIMELIMIT), step=100, first_step=began_at)
+    second = rule(
+        diagnosis(F.TIMELIMIT),
+        run={"spent": first.spent, "best_step": 100, "incidents": (before,)},
+        attempt={"number": 3},
+        step=103,
+    )
+
+    assert ("resubmit", kind) == (first.decision.kind, second.decision.kind)
+    assert kind == "resubmit" or "ftrun init" in second.decision.advice
+
+
 def _again(found: Diagnosis, before: Incident, **changes: Any) -> Ruling:
     return rule(found, run={"incidents": (before,), "best_step": 14}, step=14, **changes)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.hooks.ranks.rank_wrapper import rename_recorder
 from ftrun.supervisor.submission import library_env
 
 
@@ -46,3 +47,27 @@ def test_what_is_left_is_not_set() -> None:
         assert len(why) > 10
         assert "." in source
         assert not set(re.findall(r"[A-Z_]{5,}", names)) & {one.name for one in library_env.COLLECTIVES}
+
+
+@pytest.mark.parametrize(
+    ("release", "own", "wanted"),
+    [("2.13.0+cpu", {}, "FR"), ("2.7.1", {}, "NCCL"), ("", {}, "NCCL"), ("2.13.0", {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/mine/x_"}, "NCCL")],
+)  # fmt: skip
+def test_a_rank_hears_the_names_that_its_torch_knows(
+    tmp_path: Path, release: str, own: dict[str, str], wanted: str
+) -> None:
+    """A newer Torch warns of the older names in each rank. Without a Torch to be seen, and for what the user set, nothing changes."""
+    for folder in ("bin", f"lib/python3.11/site-packages/torch-{release}.dist-info" if release else "lib"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "bin" / "python").touch(mode=0o755)
+    set_by_ftrun = {
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/run/1/stacks/0.1/nccl_trace_rank_",
+        "FTRUN_ATTEMPT_DIR": "/run/1",
+        "PATH": f"/nowhere:{tmp_path}/bin",
+    }
+    env = {key.encode(): value.encode() for key, value in {**set_by_ftrun, **own}.items()}
+    rename_recorder(env, "python")
+
+    assert (b"TORCH_FR_BUFFER_SIZE" in env, b"TORCH_FR_DUMP_TEMP_FILE" in env) == (wanted == "FR",) * 2
+    assert 2 == sum(name.endswith((b"BUFFER_SIZE", b"TEMP_FILE")) for name in env)
