@@ -9,4 +9,4 @@ __all__ = ["without_begin_lines"]
 
 def without_begin_lines(log: str, run: str = r"\S+") -> str:
     """The log of a job as its script alone would have written it. `run`: a pattern of the run's id."""
-    return re.sub(rf"(?m)^ftrun: [-\d]+ [:\d]+: {run} begins: attempt \d.*; from .*\n", "", log)
+    return re.sub(rf"(?m)^ftrun: [-\d]+ [:\d]+ [-+\w]+: {run} begins: attempt \d.*; from .*\n", "", log)

@@ -35,8 +35,8 @@ USAGE = (
 JOBS_END = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
 SIZE_NAMES = (b"TORCH_NCCL_TRACE_BUFFER_SIZE", b"TORCH_FR_BUFFER_SIZE")
 FILE_NAMES = (b"TORCH_NCCL_DEBUG_INFO_TEMP_FILE", b"TORCH_FR_DUMP_TEMP_FILE")
-RENAMED_SINCE = (2, 10)
-"""The release of Torch from which on the second names are known; seen in its own files (docs/timeouts.md)."""
+RENAMED_SINCE = (2, 12)
+"""The release of Torch from which on the second names are enough: 2.8 to 2.10 know them, and write no dump where only they are set."""
 ALL = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 
 
