@@ -115,7 +115,7 @@ healthy-months:
 
 simulate:
 	.ci/env dev
-	.venv/bin/python -m pytest -q tests/simulation --seeds $(SEEDS) --from $(FROM) --stride 1 --deadline-s 0
+	.venv/bin/python -m pytest -q --capture=sys tests/simulation --seeds $(SEEDS) --from $(FROM) --stride 1 --deadline-s 0
 
 bench:
 	.ci/env dev

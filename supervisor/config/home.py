@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 
@@ -29,6 +30,7 @@ def write_atomically(path: str, data: bytes, *, mode: int = 0o600, sync: bool = 
     os.replace(temporary, path)
 
 
+@functools.cache
 def host_name() -> str:
     """The name of this host without its domain, in characters that are safe in a path."""
     name = os.uname().nodename.split(".")[0]

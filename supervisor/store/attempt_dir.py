@@ -8,6 +8,7 @@ P4). All of it is plain text.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -81,6 +82,7 @@ class ExitRecord:
     ended_s: float | None
 
 
+@functools.lru_cache(maxsize=1024)
 def _dir(run_dir: str, attempt: int) -> Path:
     return Path(store_run_dir.attempt_dir(run_dir, attempt))
 

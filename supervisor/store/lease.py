@@ -126,8 +126,6 @@ class Lease:
         """Look once and, if the holder is gone, try once to take over. Call again until it returns True.
         Raises OSError where the home is gone or the lease cannot be written; then it is not held.
         """
-        with contextlib.suppress(FileExistsError):
-            self._folder.mkdir(mode=0o700)  # not its parents: a home that was removed is not made again
         holder = read_holder(self.home)
         now = self._clock.mono_s()
         gone = (
@@ -141,6 +139,8 @@ class Lease:
                 return False
             if now - self._seen[1] < self.term_s:
                 return False
+        with contextlib.suppress(FileExistsError):
+            self._folder.mkdir(mode=0o700)  # not its parents: a home that was removed is not made again
         link = os.path.join(self._folder, f"epoch-{holder.epoch + 1:06d}")
         try:
             os.symlink(self.writer, link)
