@@ -6,7 +6,7 @@ RUNS ?= 10000
 HOURS ?= 1
 ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers healthy-months test-board
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers healthy-months test-board gpu-proofs gpu-kit
 
 check:
 	.ci/env dev
@@ -25,6 +25,16 @@ drills:
 
 proofs:
 	.ci/proofs
+
+# On a machine with an NVIDIA GPU: what ftrun does there, at most 9 minutes, no network (docs/accelerators.md). GPU="--parts checks,failures --out results".
+# Needs no make and no environment of ours: python3 -m tests.accelerators.
+gpu-proofs:
+	$(if $(wildcard .venv/bin/python),.venv/bin/python,python3) -m tests.accelerators $(GPU)
+
+# What gpu-proofs needs where nothing is installed, as one archive: .cache/gpu-kit.tar.xz. Made where there is a network.
+gpu-kit:
+	.ci/env dev
+	.venv/bin/python -m tests.accelerators.kit
 
 test-frameworks:
 	.ci/env dev

@@ -220,9 +220,12 @@ def _probe(wrapper: list[str], name: str) -> str:
 
 def gpu_files(folder: Path, count: int) -> tuple[str, bool]:
     """Make or choose `count` device files to stand for GPUs. Returns the File= expression and whether Slurm
-    will number them (CUDA_VISIBLE_DEVICES is set), which it does for character devices only: nodes of our own
-    where we may make them, else the consoles, which Slurm only looks at and never opens.
+    will number them (CUDA_VISIBLE_DEVICES is set), which it does for character devices only: this machine's GPUs
+    where it has so many (all nodes share them), else nodes of our own where we may make them, else the consoles, which
+    Slurm only looks at and never opens.
     """
+    if all(Path(f"/dev/nvidia{index}").is_char_device() for index in range(count)):
+        return f"/dev/nvidia{f'[0-{count - 1}]' if count > 1 else '0'}", True
     devices = folder / "dev"
     shutil.rmtree(devices, ignore_errors=True)
     make_folder(devices)
@@ -295,12 +298,14 @@ def start_slurmctld(plan: Plan) -> None:
 
 def start_slurmd(plan: Plan, node: str) -> None:
     """Start the slurmd of one node under the node's own host name where the machine allows it."""
-    wrapper = node_wrapper(plan, node)
+    wrapper, slurmd = node_wrapper(plan, node), find_tool("slurmd")
+    beside = Path(slurmd).with_name("slurmstepd")  # an unpacked Slurm does not lie where it was built for
+    stepd = ["-d", str(beside)] if beside.exists() else []
     # Its steps inherit the node's name: a step that was just started and has not yet opened its log, and whose
     # slurmd died meanwhile, can be told by nothing else.
     start_daemon(
         plan,
-        [*wrapper, find_tool("slurmd"), "-f", plan.slurm_conf_path, "-N", node],
+        [*wrapper, slurmd, "-f", plan.slurm_conf_path, "-N", node, *stepd],
         plan.slurmd_log(node),
         more={"SLURMD_NODENAME": node},
     )

@@ -41,6 +41,13 @@ def doctor(
         bool,
         option("--cron", "Print only the crontab of the site's service; `ftrun site unit` prints more."),
     ] = False,
+    accelerators: Annotated[
+        bool,
+        option(
+            "--accelerators",
+            "Only run the checks of this machine's accelerators; they read, and change nothing.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> int:
     """Check this site: Slurm, rights, folders, life after logout. Exit 1 if recovery would not work."""
@@ -63,6 +70,8 @@ def doctor(
         else:
             print("\n".join(made), end="")
         return 0
+    if accelerators:
+        return print_findings(list(examine_accelerators()), json=json)
     return print_findings(list(examine(home, CommandCluster(env, timeout_s=15), env, nodes=nodes)), json=json)
 
 
@@ -122,6 +131,33 @@ def capabilities(found: Mapping[str, list[str]]) -> Iterator[MonitorCapability]:
             yield MonitorCapability(family, False, f"closed to users; without it: {names or 'nothing'}", mend)
         else:
             yield MonitorCapability(family, bool(names), names or "nothing of this kind here")
+
+
+ACCELERATOR_FILES = ("nvidia", "nvidia_driver", "nvlink", "amd", "npu")
+"""The files of hooks/checks whose checks are of accelerators."""
+NOT_PROVEN = (
+    "no accelerator has been tried with ftrun yet: these checks rest on documents and on outputs of others"
+)
+
+
+def examine_accelerators() -> Iterator[Finding]:
+    """What the node checks say of the accelerators of this machine, and how far these checks are proven."""
+    from ftrun.hooks.checks import catalogue, runner
+    from ftrun.hooks.runtime.finding import BAD, OK, SKIPPED, worst
+
+    chosen = [check for check in catalogue.checks() if check.file in ACCELERATOR_FILES]
+    reports = runner.run(chosen, budget_s=runner.BUDGETS_S["fast"])
+    asked = [report for report in reports if worst(report.findings) != SKIPPED]
+    for report in asked:
+        severity = worst(report.findings)
+        state = {OK: "ok", BAD: "bad"}.get(severity, "warn")
+        for one in report.findings:
+            yield Finding(report.check, state, f"{one.device}: {one.message}" if one.device else one.message)
+    if not asked:
+        yield Finding("accelerators", "ok", "none on this machine")
+    yield Finding(
+        "proof", "warn", NOT_PROVEN, "make gpu-proofs on a machine with a GPU (docs/accelerators.md)"
+    )
 
 
 CLOCK_SKEW_MAX_S = 5.0
