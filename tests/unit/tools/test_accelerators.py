@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks.checks.nvidia_smi import Answer
+from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.cli import doctor, main
 from tests.accelerators import behaviour, cases, checks, failures, here, loop, settings
 
@@ -31,7 +32,7 @@ class Bare(here.Here):
 
 @pytest.fixture
 def bare(tmp_path: Path) -> here.Here:
-    def no_slurm() -> here.Sandbox:
+    def no_slurm() -> Sandbox:
         raise here.NotHere("Slurm does not run here")
 
     return Bare(sys.executable, tmp_path, no_slurm, own_machine=False)
@@ -95,10 +96,10 @@ def test_the_document_names_each_case() -> None:
 
 def test_a_part_that_there_is_not_is_refused_in_a_line() -> None:
     """Wrong usage costs no minute of a lent machine."""
-    words = [sys.executable, "-m", "tests.accelerators", "--parts", "cheks"]
+    words = [sys.executable, "-m", "tests.accelerators", "--parts", "chucks"]
     done = subprocess.run(words, cwd=here.ROOT, capture_output=True, text=True)
 
-    assert (2, True) == (done.returncode, "no part is called cheks" in done.stderr)
+    assert (2, True) == (done.returncode, "no part is called chucks" in done.stderr)
 
 
 def test_doctor_reads_accelerators_and_says_that_nothing_is_proven(
