@@ -197,6 +197,7 @@ class NodeUsage:
     nodes: tuple[str, ...]
     start_s: float
     end_s: float | None
+    account: str = ""  # the project that it is charged to; "" without accounting
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,7 @@ class ClusterFacts:
     min_job_age_s: float
     requeue_default: bool  # JobRequeue
     tracking: str = ""  # ProctrackType
+    auth: str = "auth/munge"  # AuthType
     munge_socket: str = ""  # of AuthInfo; "" = munge's own default
     switch: str = ""  # SwitchType
     preemption_signals: bool = False  # a preempted job gets the signal of its --signal instead of TERM

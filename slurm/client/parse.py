@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ftrun.slurm.client.cluster import (
     ClusterFacts,
@@ -44,7 +44,7 @@ JOB_FORMAT = _row_format(
 )  # fmt: skip
 NODE_FORMAT = _row_format("NodeList", "StateComplete", "Timestamp", "Partition", "Gres", "Reason")
 DEPENDENCY_FORMAT = _row_format("JobArrayID", "Dependency")
-STAY_FORMAT = "JobIDRaw,UID,Start,End,NodeList"  # of sacct
+STAY_FORMAT = "JobIDRaw,UID,Start,End,NodeList,Account"  # of sacct
 STAY_ROW = _row_format("JobID", "UserID", "State", "StartTime", "EndTime", "NodeList")
 
 # Slurm prints these for "nothing".
@@ -246,23 +246,28 @@ def _details(fields: Mapping[str, str]) -> JobDetails:
 def parse_node_usage(shown: str, told: str) -> tuple[NodeUsage, ...]:
     """Stays from `squeue -h -t all -O STAY_ROW` and from `sacct -X -D -n -P -o STAY_FORMAT`, oldest first,
     without duplicates. Neither contains text that users choose, so no user can claim another's node by the
-    name of a job.
+    name of a job. The account is accounting's alone: without it users may write there what they like.
     """
-    lines = (line.split("|", 4) for line in told.splitlines() if line.count("|") >= 4)
-    stays = [_stay(*fields) for fields in lines]
+    lines = (line.split("|", 5) for line in told.splitlines() if line.count("|") >= 5)
+    stays = [_stay(fields) for fields in lines]
+    accounts = {stay.job_id: stay.account for stay in stays if stay is not None}
     for job_id, uid, word, start, end, nodes in _rows(shown, 6):
         if not (state := parse_state(word)).pending:
             # Before the end, Slurm shows what the time limit allows.
-            stays.append(_stay(job_id, uid, start, end if state in _ENDING else "", nodes))
+            ended = end if state in _ENDING else ""
+            stays.append(_stay((job_id, uid, start, ended, nodes, accounts.get(job_id, ""))))
     found = {(stay.job_id, stay.start_s): stay for stay in stays if stay is not None}
     return tuple(sorted(found.values(), key=lambda stay: stay.start_s))
 
 
-def _stay(job_id: str, uid: str, start: str, end: str, nodes: str) -> NodeUsage | None:
+def _stay(fields: Sequence[str]) -> NodeUsage | None:
+    job_id, uid, start, end, nodes, account = fields
     began = parse_time(start)
     if began is None or nodes.strip() in {*_NULL, "None assigned"}:
         return None
-    return NodeUsage(job_id, int(uid) if uid.isdigit() else -1, expand(nodes), began, parse_time(end))
+    return NodeUsage(
+        job_id, int(uid) if uid.isdigit() else -1, expand(nodes), began, parse_time(end), account
+    )
 
 
 def parse_partitions(text: str) -> dict[str, PartitionRow]:
@@ -304,6 +309,7 @@ def parse_config(text: str) -> ClusterFacts:
         min_job_age_s=_or(parse_seconds(settings.get("MinJobAge", "")), 300.0),
         requeue_default=settings.get("JobRequeue", "1") != "0",
         tracking=_text(settings.get("ProctrackType", "")),
+        auth=_text(settings.get("AuthType", "")) or "auth/munge",
         munge_socket=socket.group(1) if socket else "",
         switch=_text(settings.get("SwitchType", "")),
         preemption_signals="send_user_signal" in " ".join(preemption),

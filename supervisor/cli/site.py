@@ -15,7 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +28,7 @@ from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.reports.view_run import clock_text
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import Cluster
@@ -36,7 +38,10 @@ if TYPE_CHECKING:
     from ftrun.supervisor.nodes.recheck_loop import RecheckRound
     from ftrun.supervisor.nodes.recheck_rules import CheckNodes
     from ftrun.supervisor.nodes.spool import Spool
+    from ftrun.supervisor.site.database import SiteDatabase
     from ftrun.supervisor.site.drain_service import Answer, DrainService
+    from ftrun.supervisor.site.service import SiteService
+    from ftrun.supervisor.site.standing import Standing
 
 EXIT_ATTENTION = 1
 EXIT_LATER = 75  # EX_TEMPFAIL of sysexits.h
@@ -97,6 +102,9 @@ def serve(*, once: bool = False, observe: bool = False, every: float = 10.0, jso
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.supervisor.nodes.spool import Spool, SpoolError
     from ftrun.supervisor.site import drain_service
+    from ftrun.supervisor.site.database import DatabaseError, SiteDatabase
+    from ftrun.supervisor.site.publication import Publication
+    from ftrun.supervisor.site.service import SiteService
     from ftrun.supervisor.store import append_log
 
     settings, home, cluster = _service()
@@ -111,18 +119,25 @@ def serve(*, once: bool = False, observe: bool = False, every: float = 10.0, jso
             raise UserError(
                 f"nodes cannot be drained: {rights.why}; run this as root or SlurmUser", EXIT_NOT_PERMITTED
             )
-        spool = Spool(path)
+        facts = cluster.facts()
+        spool = Spool(path, unsigned=facts.auth != "auth/munge")
         with append_log.lock_service(drain_service.site_dir(home)) as alone:
             if not alone:
                 raise UserError("another `ftrun site` is running; nothing was done", EXIT_LATER)
-            desk = _desk(home, cluster, spool, settings, observe=observe)
+            drains = _drains(home, cluster, spool, settings, observe=observe)
+            service = SiteService(
+                drains,
+                SiteDatabase(drain_service.site_dir(home)),
+                _checks("recheck", "site", settings),
+                Publication(path, facts.name, acts=not drains.observe),
+            )
             if once:
-                _print_answers(desk.round(), json=json)
+                _print_answers(service.round(), json=json)
                 if not observe:
                     recheck(quiet=True, json=json)
             else:
-                _serve(desk, every, json=json, rechecks=not observe)
-    except SpoolError as error:
+                _serve(service, every, json=json)
+    except (SpoolError, DatabaseError) as error:
         raise UserError(str(error), 1) from None
     except SlurmError as error:
         raise UserError(f"{error.message}; the requests stay in the spool", EXIT_LATER) from None
@@ -131,7 +146,7 @@ def serve(*, once: bool = False, observe: bool = False, every: float = 10.0, jso
     return 0
 
 
-def _desk(
+def _drains(
     home: str, cluster: CommandCluster, spool: Spool, settings: Config, *, observe: bool
 ) -> DrainService:
     from ftrun.slurm.commands import munge
@@ -169,9 +184,10 @@ def _desk(
     )
 
 
-def _serve(desk: DrainService, every_s: float, *, json: bool, rechecks: bool) -> None:
+def _serve(service: SiteService, every_s: float, *, json: bool) -> None:
     """Round after round until TERM, INT or HUP. What does not answer is told once, and asked again."""
     from ftrun.slurm.client.errors import SlurmError
+    from ftrun.supervisor.site.database import DatabaseError
 
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -180,11 +196,11 @@ def _serve(desk: DrainService, every_s: float, *, json: bool, rechecks: bool) ->
     while not over.is_set():
         why = ""
         try:
-            _print_answers(desk.round(), json=json)
-            if rechecks:
-                again.start_where_due(desk.cluster)
-        except (SlurmError, OSError) as error:
-            why = error.message if isinstance(error, SlurmError) else f"{error.filename}: {error.strerror}"
+            _print_answers(service.round(), json=json)
+            if not service.drains.observe:
+                again.start_where_due(service.drains.cluster)
+        except (SlurmError, OSError, DatabaseError) as error:
+            why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         if why and why != told:
             print(f"ftrun: {why}; the requests stay in the spool", file=sys.stderr, flush=True)
         told = why
@@ -233,6 +249,8 @@ def _print_answers(answers: list[Answer], *, json: bool) -> None:
 
 
 def _user(uid: int) -> str:
+    if uid < 0:
+        return "the site's ledger"
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -256,6 +274,105 @@ def unit(json: Json = False) -> None:
         common.print_json(texts)
     else:
         print("\n".join(texts.values()), end="")
+
+
+@app.command("nodes")
+def nodes(
+    node: Annotated[
+        str, argument("NODE", "All that is known of this one, reports with their users included.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Show what runs of all users say of nodes: score, state, classes. On the service's host, as its user."""
+    from ftrun.supervisor.site import service, standing
+
+    with _ledger() as (database, cluster):
+        now_s = time.time()
+        found = service.read_standings(database, now_s, _domains(cluster), standing.SiteRules())
+        if node:
+            _print_node(node, found.get(node, standing.Standing(node)), database, json=json)
+            return
+    shown = sorted(
+        (one for one in found.values() if _told(one, now_s)), key=lambda one: (-one.score, one.node)
+    )
+    if json:
+        common.print_json([asdict(one) for one in shown])
+    elif shown:
+        rows = [
+            [one.node, one.score or None, _state(one, now_s), ", ".join(one.classes), one.reports or None]
+            for one in shown
+        ]
+        common.print_table(["NODE", "SCORE", "STATE", "CLASSES", "REPORTS"], rows)
+    else:
+        print("no node is blamed, out of service or placed last")
+
+
+@app.command("release")
+def release(nodes: Annotated[list[str], argument("NODE...", "Nodes, or lists such as n[1-4].")]) -> None:
+    """Forget what was reported of nodes until now, and place them as all others. It drains and resumes nothing."""
+    from ftrun.supervisor.site.standing import Event
+
+    names, now_s = common.nodes_named(nodes), time.time()
+    with _ledger() as (database, _):
+        database.add_events(
+            *(Event(f"released:{name}:{now_s:.3f}", name, now_s, "released") for name in names)
+        )
+    print(f"released: {nodeset.fold(names)}")
+
+
+@contextmanager
+def _ledger() -> Iterator[tuple[SiteDatabase, Cluster]]:
+    """The site's ledger of this home. Raises UserError."""
+    from ftrun.supervisor.site import drain_service
+    from ftrun.supervisor.site.database import DatabaseError, SiteDatabase
+
+    _, home, cluster = _service()
+    where = drain_service.site_dir(home)
+    if not os.path.exists(os.path.join(where, "site.db")):
+        raise UserError(f"no `ftrun site` has run with the home {home}: give its FTRUN_HOME", 1)
+    try:
+        with closing(SiteDatabase(where)) as database:
+            yield database, cluster
+    except DatabaseError as error:
+        raise UserError(str(error), 1) from None
+
+
+def _domains(cluster: Cluster) -> Mapping[str, tuple[str, ...]]:
+    from ftrun.slurm.client.errors import SlurmError
+
+    try:
+        return cluster.domains()
+    except SlurmError:
+        return {}
+
+
+def _told(one: Standing, now_s: float) -> bool:
+    return bool(one.score or one.out or one.quarantined_until_s > now_s)
+
+
+def _state(one: Standing, now_s: float) -> str:
+    if one.out:
+        return "out of service"
+    if one.quarantined_until_s > now_s:
+        return f"placed last until {clock_text(one.quarantined_until_s)}"
+    return "to be checked" if one.corroborated_s else "in service"
+
+
+def _print_node(node: str, one: Standing, database: SiteDatabase, *, json: bool) -> None:
+    mine = sorted((r for r in database.reports(0.0) if r.node == node), key=lambda r: r.seen_s)
+    events = [event for event in database.events(0.0) if event.node == node]
+    if json:
+        told = {"reports": [asdict(r) for r in mine], "events": [asdict(event) for event in events]}
+        common.print_json({**asdict(one), **told})
+        return
+    print(f"{node}: {_state(one, time.time())}, score {one.score}")
+    rows = [
+        [r.seen_s, f"{r.fault} {r.signature}, {r.confidence:.2f}, job {r.job} of {_user(r.uid)}"]
+        for r in mine
+    ]
+    rows += [[e.at_s, " ".join((e.what, *map(str, e.detail.values())))] for e in events]
+    for at_s, what in sorted(rows, key=lambda row: float(str(row[0]))):
+        print(f"{clock_text(float(str(at_s)))}  {what}")
 
 
 @app.command("check")

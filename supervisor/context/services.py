@@ -15,6 +15,7 @@ from ftrun.supervisor.context.accounting_cache import AccountingCache
 from ftrun.supervisor.context.cluster_snapshot import ALL_RUNS
 from ftrun.supervisor.model.timers import Slots
 from ftrun.supervisor.nodes.ledger import NodeLedger
+from ftrun.supervisor.nodes.site_reports import SiteReporter
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store.crash_points import crash_plan
@@ -61,8 +62,14 @@ class Services:
     _slots: Slots = field(default_factory=Slots)
 
     def __post_init__(self) -> None:
+        reporter = SiteReporter(self.facts, self.clock.now_s, self.tell)
         self.ledger = NodeLedger(
-            self.home, self.clock.now_s, self.tell, writer=self.lead.writer, domains=self.domains
+            self.home,
+            self.clock.now_s,
+            self.tell,
+            writer=self.lead.writer,
+            domains=self.domains,
+            report=reporter.report,
         )
         self.accounting = AccountingCache(self.clock.mono_s, self.tell)
 

@@ -160,7 +160,6 @@ def _sign_and_leave(
     ctx: RunContext, request_id: str, now_s: float, decision: Mapping[str, Any], *, node: str, lost: str
 ) -> None:
     """Sign the request and leave it in the spool. Raises SlurmError (munge), OSError (spool)."""
-    from ftrun.slurm.commands import munge
     from ftrun.supervisor.nodes import drain_rules
 
     attempt, facts = ctx.attempt, ctx.services.facts()
@@ -177,10 +176,7 @@ def _sign_and_leave(
         want="raise" if lost else "drain",
         lost=re.split(r"[_+]", lost)[0],
     )
-    credential = munge.sign(
-        drain_rules.to_payload(asked), for_uid=spool.spool_owner(path), socket=facts.munge_socket
-    )
-    spool.put_request(path, request_id, credential)
+    spool.leave_request(path, asked, facts.auth, facts.munge_socket)
 
 
 def note_answers(ctx: RunContext) -> None:

@@ -30,6 +30,7 @@ from typing import Any
 from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.client.cluster import NodeRow, NodeUsage, PartitionRow
 from ftrun.slurm.records import dataclass
+from ftrun.supervisor.model.node_entry import finite_number
 from ftrun.supervisor.model.types import CLASS_RULES
 from ftrun.supervisor.nodes.recheck_rules import PREFIX, CheckReport
 from ftrun.supervisor.policy.priority_boost import BoostedJob
@@ -47,10 +48,14 @@ _FORMS = {
     "run": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"),
     "fault": re.compile(r"[a-z][a-z-]{0,31}"),
     "signature": re.compile(r"[A-Za-z0-9_.-]{1,64}"),
-    "want": re.compile(r"drain|raise"),
+    "want": re.compile(r"drain|raise|report"),
     "lost": re.compile(r"[0-9]{0,10}"),
+    "machine": re.compile(r"[A-Za-z0-9_.:-]{0,128}"),
+    "digest": re.compile(r"[0-9a-f]{0,64}"),
 }
-_BEFORE = {"want": "drain", "lost": ""}  # defaults for requests of earlier releases
+_NUMBERS = {"seen_s": 1e11, "confidence": 1.0, "ran_s": 1e9}  # each from 0 to so much
+# Defaults for requests of earlier releases.
+_BEFORE = {"want": "drain", "lost": "", "machine": "", "digest": "", "confidence": 0.0, "ran_s": 0.0}
 
 
 class BadRequest(ValueError):
@@ -63,6 +68,10 @@ class DrainRequest:
 
     `want` raise: put the waiting `job` ahead of others; it continues job `lost`, which `fault` took at
     `seen_s`.
+
+    `want` report: nothing is asked for; the site's ledger is told of that fault. `confidence` is 0 to 1, `ran_s`
+    how long the start had run, `machine` the identity of what bears the node's name ("" = not known), `digest`
+    the hash of the line that proves it.
     """
 
     id: str
@@ -75,6 +84,10 @@ class DrainRequest:
     seen_s: float
     want: str = "drain"
     lost: str = ""
+    machine: str = ""
+    digest: str = ""
+    confidence: float = 0.0
+    ran_s: float = 0.0
 
 
 def to_payload(request: DrainRequest) -> bytes:
@@ -97,12 +110,13 @@ def from_payload(payload: bytes) -> DrainRequest:
         value = fields.get(key)
         if not isinstance(value, str) or not form.fullmatch(value):
             raise BadRequest(f"its {key} is not of the form that it must have")
-    if not fields["node" if fields["want"] == "drain" else "lost"]:
+    if not fields["lost" if fields["want"] == "raise" else "node"]:
         raise BadRequest("it does not say what it is about")
-    seen_s = fields.get("seen_s")
-    if isinstance(seen_s, bool) or not isinstance(seen_s, int | float) or not 0 < seen_s < 1e11:
-        raise BadRequest("its time is none")
-    return DrainRequest(seen_s=float(seen_s), **{key: fields[key] for key in _FORMS})
+    for key, most in _NUMBERS.items():
+        number = finite_number(fields.get(key))
+        if number is None or not 0 <= number <= most:
+            raise BadRequest(f"its {key} is not of the form that it must have")
+    return DrainRequest(**{key: fields[key] for key in (*_FORMS, *_NUMBERS)})
 
 
 def reason_of(run: str, signature: str, stamp: str) -> str:
@@ -201,12 +215,16 @@ def control_nodes(
     return tuple(row.name for row in fit[:CONTROLS])
 
 
-def confirm_sick(report: CheckReport, row: NodeRow, peers: Collection[CheckReport]) -> tuple[bool, str]:
-    """Whether the node is sick, and the finding that shows it or the reason why not."""
+def confirm_sick(
+    report: CheckReport, row: NodeRow, peers: Collection[CheckReport], severities: Collection[str] = ("bad",)
+) -> tuple[bool, str]:
+    """Whether the node is sick, and the finding that shows it or the reason why not; `severities`: of the findings
+    that count.
+    """
     if report.state == "answered" and report.findings:
-        bad = [f for f in report.findings if f.get("severity") == "bad"]
+        bad = [f for f in report.findings if f.get("severity") in severities]
         seen = [peer for peer in peers if peer.state == "answered" and peer.findings]
-        own = [f for f in bad if not seen or not all(_shows(peer, str(f.get("check"))) for peer in seen)]
+        own = [f for f in bad if not seen or not all(_shows(peer, f, severities) for peer in seen)]
         sick = [f for f in own if f.get("fault") in DRAINABLE]
         if sick:
             return True, f"{sick[0].get('check', '')}: {sick[0].get('message', '')}"
@@ -235,8 +253,10 @@ def is_undecided(report: CheckReport, row: NodeRow) -> bool:
     return report.state in AWAY and row.responding and not ON_PURPOSE & {*row.flags, row.state}
 
 
-def _shows(peer: CheckReport, check: str) -> bool:
-    return any(f.get("check") == check and f.get("severity") == "bad" for f in peer.findings)
+def _shows(peer: CheckReport, finding: Mapping[str, Any], severities: Collection[str]) -> bool:
+    return any(
+        f.get("check") == finding.get("check") and f.get("severity") in severities for f in peer.findings
+    )
 
 
 @dataclasses.dataclass(slots=True)

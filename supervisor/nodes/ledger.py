@@ -40,7 +40,7 @@ from ftrun.supervisor.nodes.history import (
     may_be_common,
 )
 from ftrun.supervisor.nodes.repeat_failures import ENDED, SIGNATURE
-from ftrun.supervisor.store import journal, node_reports, run_dir, user_exclusions
+from ftrun.supervisor.store import journal, node_reports, run_dir, site_nodes, user_exclusions
 
 SCHEMA = 1
 A_DAY_S = 86_400.0
@@ -345,7 +345,7 @@ class NodeLedger:
     adds the entries of its journal that the ledger lacks. If a supervisor dies in between, the next one adds
     them, and no entry counts twice (`nodes.from_runs`). A ledger that cannot be read or written is logged, and
     the runs go on as if there were no ledger. `tell` logs an event, `now_s` returns Unix seconds, `domains` the
-    nodes below each switch or block (raises SlurmError).
+    nodes below each switch or block (raises SlurmError), `report` tells the site of what is new.
     """
 
     def __init__(
@@ -356,7 +356,9 @@ class NodeLedger:
         *,
         writer: str = "",
         domains: Callable[[], Domains] = dict,
+        report: Callable[[Run, list[NodeEntry]], None] = lambda run, entries: None,
     ) -> None:
+        self._report = report
         self._home = home
         self._now_s = now_s
         self._tell = tell
@@ -371,6 +373,7 @@ class NodeLedger:
         """Add what the journal of this run has and the ledger lacks. Never raises."""
         mark = from_runs.entries_mark(run)
         if self._followed.get(run.id) == mark:
+            self._report(run, [])  # what could not be told before
             return
         try:
             done = self._note(run)
@@ -394,6 +397,7 @@ class NodeLedger:
             return True
         known = {entry.id for entry in self._reader.entries()}
         lacking = [entry for entry in told if entry.id not in known]
+        self._report(run, lacking)
         noted = append_entries(self._home, *lacking, writer=self._writer)
         if noted and any(one.what == ENDED and one.detail["result"] == "failed" for one in lacking):
             self._keep_submissions_off(run, now_s)
@@ -478,14 +482,15 @@ class NodeLedger:
         return next((cause.sentence for cause in ours), "")
 
     def quarantined(self, run: Run, now_s: float) -> tuple[str, ...]:
-        """The nodes that the next attempt avoids if it can, worst first: bad by other runs, or by people.
+        """The nodes that the next attempt avoids if it can, worst first: bad by other runs, by people, or for the site.
 
         () if the setting says so, or if sbatch refused this run with excluded nodes.
         """
         refused = any(one.launch.end.state == "REFUSED" and one.excluded for one in run.attempts)
         if refused or run.settings.get("quarantine", "auto") == "never":
             return ()
-        return self._history(run).quarantined(now_s)
+        site = site_nodes.quarantined_nodes(str(run.settings.get("site-spool", "")), now_s)
+        return tuple(dict.fromkeys((*self._history(run).quarantined(now_s), *site)))
 
     def suspects(self, run: Run) -> dict[str, str]:
         """The nodes that failures for no known cause follow over starts and runs, and the arithmetic of each."""

@@ -1,7 +1,9 @@
 """The spool between supervisors, which may not drain, and the drain service, which may. (I/O)
 
     <spool>/<id>.req            a credential, by atomic rename, 0644; anybody may put one there
-                                (1733, like /tmp without a list)
+                                (1733, like /tmp without a list); <id>.rep is a report for the site's ledger
+    <spool>/u<uid>/<id>.req     where the cluster has no munge: not signed, in a folder of the user's own in which
+                                nobody else can write, so that the file's owner is who left it
     <spool>/answers/<id>.json   the answer, 0644; the service's folder (0711: who knows the id may read)
 
 Anybody may put anything there. So the service opens files through the folder's own descriptor, never
@@ -21,15 +23,15 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model.run import Run
-from ftrun.supervisor.nodes.drain_rules import ID
+from ftrun.supervisor.nodes.drain_rules import ID, DrainRequest, to_payload
 
 SCHEMA = 1
-SPOOL_MODE, ANSWERS_MODE = 0o1733, 0o711
+SPOOL_MODE, ANSWERS_MODE, OWN_MODE = 0o1733, 0o711, 0o711
 CREDENTIAL_BYTES_MAX = 16 * 1024
 WAITING_MAX = 200  # requests of one user
 ENTRIES_MAX = 5_000_000  # looked at in one round
@@ -39,7 +41,10 @@ HALF_WRITTEN_MAX = 16  # of one user at a time
 ANSWERS_KEPT_S = 7 * 86_400.0
 ANSWERED_WITHIN_S = 7200.0  # a credential is valid for an hour; after two no answer can come
 ANSWERS = "answers"
-_REQUEST = re.compile(rf"({ID.pattern})\.req")
+PUBLIC = "public"  # what the service publishes (store.site_nodes)
+KINDS = ("req", "rep")
+_REQUEST = re.compile(rf"({ID.pattern})\.(?:{'|'.join(KINDS)})")
+_OWN_FOLDER = re.compile(r"u([0-9]{1,10})")
 
 
 class SpoolError(Exception):
@@ -48,11 +53,24 @@ class SpoolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A plain file with a request's name: `uid` is its owner."""
+    """A plain file with a request's name: `uid` is its owner, `left_s` when the file got its name, by ctime, which
+    no user can set.
+    """
 
     name: str
     id: str
     uid: int
+    left_s: float = 0.0
+
+    @property
+    def is_report(self) -> bool:
+        """Whether it is a report for the site's ledger."""
+        return self.name.endswith(".rep")
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether its owner's folder stands for a signature."""
+        return "/" in self.name
 
 
 # ---------------------------------------------------------------------- the supervisor's side
@@ -63,10 +81,28 @@ def spool_owner(spool: str) -> int:
     return os.stat(spool, follow_symlinks=False).st_uid
 
 
-def put_request(spool: str, request_id: str, credential: bytes) -> None:
+def put_request(spool: str, request_id: str, credential: bytes, kind: str = "req") -> None:
     """Put a request there, whole or not at all; repeating does no harm. Raises OSError."""
     # 0644: a drain service without root has to read it; nobody else can open it.
-    _put(os.path.join(spool, f".{request_id}.tmp"), os.path.join(spool, f"{request_id}.req"), credential)
+    _put(os.path.join(spool, f".{request_id}.tmp"), os.path.join(spool, f"{request_id}.{kind}"), credential)
+
+
+def leave_request(spool: str, request: DrainRequest, auth: str, munge_socket: str) -> None:
+    """Sign a request by munge and put it there; in a cluster of another AuthType put it, not signed, into a folder
+    of this user's own. Raises SlurmError (munge), OSError (spool).
+    """
+    payload, kind = to_payload(request), "rep" if request.want == "report" else "req"
+    if auth == "auth/munge":
+        from ftrun.slurm.commands import munge
+
+        signed = munge.sign(payload, for_uid=spool_owner(spool), socket=munge_socket)
+        put_request(spool, request.id, signed, kind)
+        return
+    own = os.path.join(spool, f"u{os.geteuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(own)
+    os.chmod(own, OWN_MODE)
+    put_request(own, request.id, payload, kind)
 
 
 def read_answer(spool: str, request_id: str) -> dict[str, Any] | None:
@@ -121,10 +157,12 @@ def new_answers(run: Run, now_s: float) -> dict[str, Mapping[str, Any]]:
 
 
 class Spool:
-    """The spool as its owner sees it; created where it is missing. Raises SpoolError, OSError."""
+    """The spool as its owner sees it; created where it is missing. With `unsigned`, the folders of users count as
+    well. Raises SpoolError, OSError.
+    """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, *, unsigned: bool = False) -> None:
+        self.path, self._unsigned = path, unsigned
         os.makedirs(os.path.dirname(path), exist_ok=True)
         self._fd = _folder(path, SPOOL_MODE)
         self._answers = _folder(ANSWERS, ANSWERS_MODE, at=self._fd)
@@ -137,59 +175,94 @@ class Spool:
     def look(self) -> tuple[list[WaitingRequest], int]:
         """(waiting requests, in turns among their users, of each the oldest first; how much was removed).
 
-        All names are looked at, so that nobody's files hide another's. Of one user so many requests wait at
-        most; what he leaves beyond them is removed.
+        All names are looked at, so that nobody's files hide another's. Of one user so many requests and so many
+        reports wait at most; what he leaves beyond them is removed.
         """
-        by_user: dict[int, list[tuple[float, WaitingRequest]]] = {}
+        by_user: dict[tuple[int, bool], list[WaitingRequest]] = {}
         drafts: dict[int, int] = {}
         removed = 0
+        for name, status in self._entries():
+            form = _REQUEST.fullmatch(os.path.basename(name))
+            plain = stat.S_ISREG(status.st_mode)
+            if form is not None and plain and 0 < status.st_size <= CREDENTIAL_BYTES_MAX:
+                waits = WaitingRequest(name, form.group(1), status.st_uid, status.st_ctime)
+                files = by_user.setdefault((status.st_uid, waits.is_report), [])
+                bisect.insort(files, waits, key=lambda one: one.left_s)
+                if len(files) > WAITING_MAX:
+                    removed += self.remove(files.pop().name)
+            elif stat.S_ISDIR(status.st_mode):
+                if name not in (ANSWERS, PUBLIC):
+                    self.remove(name)
+            elif not _being_written(os.path.basename(name), status, drafts):
+                removed += self.remove(name)
+        turns = [(turn, one.left_s, one) for files in by_user.values() for turn, one in enumerate(files)]
+        return [one for _, _, one in sorted(turns, key=lambda entry: entry[:2])], removed
+
+    def _entries(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Name and status of each entry, and of those in users' own folders instead of these."""
         with os.scandir(self._fd) as entries:
             for entry in itertools.islice(entries, ENTRIES_MAX):
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                form = _REQUEST.fullmatch(entry.name)
-                plain = stat.S_ISREG(status.st_mode)
-                if form is not None and plain and 0 < status.st_size <= CREDENTIAL_BYTES_MAX:
-                    waits = WaitingRequest(entry.name, form.group(1), status.st_uid)
-                    files = by_user.setdefault(status.st_uid, [])
-                    # ctime: no user can set it back
-                    bisect.insort(files, (status.st_ctime, waits), key=lambda one: one[0])
-                    if len(files) > WAITING_MAX:
-                        removed += self.remove(files.pop()[1].name)
-                elif stat.S_ISDIR(status.st_mode):
-                    if entry.name != ANSWERS:
-                        self.remove(entry.name)
-                elif not _being_written(entry.name, status, drafts):
-                    removed += self.remove(entry.name)
-        turns = [(turn, *one) for files in by_user.values() for turn, one in enumerate(files)]
-        return [one for _, _, one in sorted(turns, key=lambda entry: entry[:2])], removed
+                folder = self._own_folder(entry.name, status) if stat.S_ISDIR(status.st_mode) else None
+                if folder is None:
+                    yield entry.name, status
+                    continue
+                with _closing(folder), os.scandir(folder) as own:
+                    for one in itertools.islice(own, ENTRIES_MAX):
+                        with contextlib.suppress(FileNotFoundError):
+                            yield f"{entry.name}/{one.name}", one.stat(follow_symlinks=False)
+
+    def _own_folder(self, name: str, status: os.stat_result) -> int | None:
+        """A descriptor of a user's own folder; None where it is none, or others may write there."""
+        form = _OWN_FOLDER.fullmatch(name) if self._unsigned else None
+        if form is None or int(form.group(1)) != status.st_uid or status.st_mode & 0o022:
+            return None
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
+        except OSError:
+            return None
+        if (os.fstat(fd).st_uid, os.fstat(fd).st_mode) != (status.st_uid, status.st_mode):
+            os.close(fd)
+            return None
+        return fd
+
+    @contextlib.contextmanager
+    def _folder_of(self, name: str) -> Iterator[tuple[int, str]]:
+        """(descriptor of the folder, the name in it). Raises OSError."""
+        folder, _, base = name.rpartition("/")
+        if not folder:
+            yield self._fd, base
+            return
+        fd = self._own_folder(folder, os.stat(folder, dir_fd=self._fd, follow_symlinks=False))
+        if fd is None:
+            raise FileNotFoundError(name)
+        with _closing(fd):
+            yield fd, base
 
     def read(self, waiting: WaitingRequest) -> bytes | None:
         """The credential of a request; None where the file has changed or is gone."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fd = os.open(
-                waiting.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd
-            )
+            with self._folder_of(waiting.name) as (folder, name):
+                fd = os.open(name, flags, dir_fd=folder)
         except OSError:
             return None
-        try:
+        with _closing(fd):
             return _content(fd, waiting.uid)
-        finally:
-            os.close(fd)
 
     def remove(self, name: str) -> bool:
         """Remove a file, a link (not its target), a FIFO or an empty folder. False where that fails."""
         try:
-            os.unlink(name, dir_fd=self._fd)
-        except FileNotFoundError:
-            return False
+            with self._folder_of(name) as (folder, base):
+                try:
+                    os.unlink(base, dir_fd=folder)
+                except IsADirectoryError:
+                    os.rmdir(base, dir_fd=folder)
         except OSError:
-            try:
-                os.rmdir(name, dir_fd=self._fd)
-            except OSError:
-                return False  # a folder with content stays: it does no harm
+            return False  # a folder with content stays: it does no harm
         return True
 
     def answered(self, request_id: str) -> bool:
@@ -214,6 +287,14 @@ class Spool:
                         os.unlink(entry.name, dir_fd=self._answers)
 
 
+@contextlib.contextmanager
+def _closing(fd: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
 def _put(temporary: str, path: str, content: bytes, *, at: int | None = None) -> None:
     """Write a file, 0644, whole or not at all. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
@@ -231,7 +312,7 @@ def _put(temporary: str, path: str, content: bytes, *, at: int | None = None) ->
 def _content(fd: int, uid: int) -> bytes | None:
     """The content of a plain file of that user, as it is now; None if it is none, or too long."""
     status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or status.st_nlink != 1:
         return None
     content = os.read(fd, CREDENTIAL_BYTES_MAX + 1)
     return content if len(content) <= CREDENTIAL_BYTES_MAX else None

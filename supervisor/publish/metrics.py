@@ -129,10 +129,8 @@ class Metrics(Publisher):
 
     def text(self, now_s: float) -> bytes:
         """All metrics in the Prometheus text format."""
-        from prometheus_client import generate_latest
-
         self._snapshot = self._samples(now_s)
-        return generate_latest(self._registry())
+        return samples_text(self._snapshot, self._labels)
 
     def _publish(self, now_s: float) -> None:
         if self._path:
@@ -191,13 +189,6 @@ class Metrics(Publisher):
         """For prometheus_client: the families of what was counted last. Called in the threads of its server."""
         return families(self._snapshot, self._labels)
 
-    def _registry(self) -> Any:
-        from prometheus_client import CollectorRegistry
-
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
-        return registry
-
     def _serve(self, mono_s: float) -> None:
         if not self._port or self._server is not None or mono_s < self._port_due_s:
             return
@@ -205,7 +196,7 @@ class Metrics(Publisher):
         from prometheus_client import start_http_server
 
         with self._noting("port", f"metrics-port {self._port}"):
-            self._server = start_http_server(self._port, addr=LOOPBACK, registry=self._registry())
+            self._server = start_http_server(self._port, addr=LOOPBACK, registry=_registry(self))
 
     def _keep(self, totals: Totals, sign: float) -> None:
         for key, value in totals.items():
@@ -222,6 +213,27 @@ class Metrics(Publisher):
             self._trouble[what] = f"{subject}: {error.strerror}"
         else:
             self._trouble.pop(what, None)
+
+
+def samples_text(samples: Samples, labels: Mapping[str, str]) -> bytes:
+    """The samples in the Prometheus text format."""
+    from prometheus_client import generate_latest
+
+    class Told:
+        """What prometheus_client collects from."""
+
+        def collect(self) -> Iterator[Any]:
+            return families(samples, labels)
+
+    return generate_latest(_registry(Told()))
+
+
+def _registry(source: Any) -> Any:
+    from prometheus_client import CollectorRegistry
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(source)
+    return registry
 
 
 def families(samples: Samples, labels: Mapping[str, str]) -> Iterator[Any]:

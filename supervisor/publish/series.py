@@ -32,7 +32,7 @@ Samples = dict[Key, float]
 
 
 class Series(NamedTuple):
-    """One row: all samples of a name. `labels`: beside `user`, which every one has."""
+    """One row: all samples of a name. `labels`: beside `user`, or `cluster` for those of the site's service."""
 
     name: str
     kind: str
@@ -67,6 +67,12 @@ SERIES = (
     Series("ftrun_runs_ended_total", COUNTER, ("state", "class"), "Ends of runs: finished, or stopped with the class of the last fault."),
     Series("ftrun_drains_total", COUNTER, ("result",), "Drains of nodes: done, refused, or asked of the site's service."),
     Series("ftrun_node_strikes", GAUGE, ("node",), "Strikes of a node in this user's history of nodes (ftrun nodes)."),
+    Series("ftrun_site_seen_timestamp_seconds", GAUGE, (), "When the site's service last published."),
+    Series("ftrun_site_nodes", GAUGE, ("state",), "Nodes that are corroborated, quarantined (placed last) or out of service."),
+    Series("ftrun_site_node_score", GAUGE, ("node",), "How much runs of all users blame a node: each user at most 1."),
+    Series("ftrun_site_reports", GAUGE, ("verdict",), "Reports of supervisors in the last 30 days: accepted, refused."),
+    Series("ftrun_site_checks", GAUGE, ("result",), "Checks of corroborated nodes in the last 30 days."),
+    Series("ftrun_site_drains", GAUGE, (), "Drains by ftrun in the last 30 days, whoever asked for them."),
 )  # fmt: skip
 NAMES: Mapping[str, Series] = {row.name: row for row in SERIES}
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -58,6 +58,7 @@ class _Case:
     key: str
     uid: int
     request: DrainRequest
+    severities: Collection[str] = ("bad",)  # of the findings that count against the node
 
 
 def site_dir(home: str) -> str:
@@ -89,22 +90,24 @@ class DrainService:
     prefer: Callable[[str, str], None] | None = None
     crash: Callable[[str], None] = lambda point: None
     answers: list[Answer] = field(default_factory=list)
+    _name: str = ""
     _waiting: set[str] = field(default_factory=set)  # keys of requests that wait for Slurm's word
 
     def __post_init__(self) -> None:
         self._daybook = AppendLog(site_dir(self.home), self.now)
         self._book = DrainHistory.of(self._daybook.read())
 
-    def round(self) -> list[Answer]:
-        """Handle the waiting requests. Raises OSError; SlurmError where the requests stay."""
+    def round(self, waiting: list[WaitingRequest] | None = None, rubbish: int = 0) -> list[Answer]:
+        """Handle the requests in the spool, or these. Raises OSError; SlurmError where the requests stay."""
         self.answers = []
-        waiting, rubbish = self.spool.look()
+        if waiting is None:
+            waiting, rubbish = self.spool.look()
         surplus: dict[int, int] = {}
         cases = self._cases(waiting, surplus)
         if rubbish:
-            self._note("rubbish", count=rubbish)
+            self.note("rubbish", count=rubbish)
         for uid, count in surplus.items():
-            self._note("removed", uid=uid, count=count)  # above the user's limit, or asked again
+            self.note("removed", uid=uid, count=count)  # above the user's limit, or asked again
         if cases:
             self._judge(cases)
         self.spool.forget_old_answers(self.now())
@@ -145,8 +148,22 @@ class DrainService:
         """The request in a file, or why it is none."""
         known = key.partition(":")[2] in self._book.opened  # then this service opened it before
         if key not in self._book.taken:
-            self._note("taken", key=key, uid=waiting.uid, id=waiting.id)
-        credential = self.opened(content)
+            self.note("taken", key=key, uid=waiting.uid, id=waiting.id)
+        request = self.authentic(waiting, content, used=not known)
+        if isinstance(request, str):
+            return request
+        if request.want == "report":
+            return "it is a report, left as a request"
+        return _Case(waiting, key, waiting.uid, request)
+
+    def authentic(self, waiting: WaitingRequest, content: bytes, *, used: bool) -> DrainRequest | str:
+        """The request in a file, or why it is none; `used`: one that was opened before is refused."""
+        if waiting.is_unsigned:  # its folder is its owner's alone
+            credential: munge.Credential | None = munge.Credential(
+                munge.GOOD, waiting.uid, waiting.left_s, content
+            )
+        else:
+            credential = self.opened(content)
         if credential is None:
             return "it is not signed by this cluster's munge for this drain service"
         if credential.uid != waiting.uid:
@@ -158,15 +175,38 @@ class DrainService:
         if request.id != waiting.id:
             return "it was left under another name than it is signed for"
         if request.id in self._book.draining or request.id in self._book.raised:
-            return _Case(waiting, key, credential.uid, request)  # granted in time; a crash came between
+            return request  # granted in time; a crash came between
         wrong = drain_rules.refused_credential(
             credential.encoded_s,
             self.now(),
             self.limits,
             expired=credential.status == munge.EXPIRED,
-            used=credential.status == munge.REPLAYED and not known,
+            used=used and credential.status == munge.REPLAYED,
         )
-        return wrong or _Case(waiting, key, credential.uid, request)
+        return wrong or request
+
+    def drain_corroborated(
+        self,
+        request: DrainRequest,
+        report: CheckReport,
+        peers: list[CheckReport],
+        severities: Collection[str],
+    ) -> Answer:
+        """Drain a node that runs of several users blame and the check finds sick, within the same limits."""
+        case = _Case(WaitingRequest("", request.id, -1), f"site:{request.id}", -1, request, severities)
+        if case.key not in self._book.taken:
+            self.note("taken", key=case.key, uid=-1, id=request.id)
+        before = len(self.answers)
+        self._conclude(case, report, peers)
+        if len(self.answers) > before:
+            return self.answers.pop()
+        return Answer(request.id, -1, request.node, "refused", "Slurm may yet notice that it is lost")
+
+    def cluster_name(self) -> str:
+        """The name of this cluster; asked for once. Raises SlurmError."""
+        if not self._name:
+            self._name = self.cluster.facts().name
+        return self._name
 
     def _again(self, waiting: WaitingRequest, before: Mapping[str, Any]) -> bool:
         """An answered request is done once. True if a crash had lost the answer, and it is written now."""
@@ -234,7 +274,7 @@ class DrainService:
 
     def _prefer(self, case: _Case, prefer: Callable[[str, str], None]) -> None:
         asked, rule = case.request, self.rule
-        self._note("raising", id=asked.id, job=asked.job, uid=case.uid, update=rule.update, lost=asked.lost)
+        self.note("raising", id=asked.id, job=asked.job, uid=case.uid, update=rule.update, lost=asked.lost)
         self.crash("raise:before")
         try:
             prefer(asked.job, rule.update)
@@ -254,7 +294,7 @@ class DrainService:
         """Answer what needs no check on the node. True if the request is answered."""
         asked, row = case.request, rows.get(case.request.node)
         wrong = ""
-        if asked.cluster not in {"", self.cluster.facts().name}:
+        if asked.cluster not in {"", self.cluster_name()}:
             wrong = f"it is meant for cluster {asked.cluster}"
         elif row is None:
             wrong = f"Slurm knows no node {asked.node}"
@@ -304,7 +344,7 @@ class DrainService:
         if drain_rules.is_undecided(report, row) and self._waits(case, rows):
             self._waiting.add(case.key)  # no answer yet: the next round asks Slurm again
             return
-        sick, why = drain_rules.confirm_sick(report, row, peers)
+        sick, why = drain_rules.confirm_sick(report, row, peers, case.severities)
         wrong = "" if sick else why
         wrong = wrong or self._cap(case, rows, partitions) or self._common(case)
         if wrong:
@@ -341,7 +381,7 @@ class DrainService:
         asked = case.request
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.now()))
         reason = drain_rules.reason_of(asked.run, asked.signature, stamp)
-        self._note("draining", id=asked.id, node=asked.node, reason=reason, uid=case.uid, why=why)
+        self.note("draining", id=asked.id, node=asked.node, reason=reason, uid=case.uid, why=why)
         self.crash("drain:before")
         try:
             self.cluster.drain(asked.node, reason)
@@ -368,7 +408,7 @@ class DrainService:
 
     def _answer(self, waiting: WaitingRequest, key: str, verdict: str, why: str, node: str) -> None:
         why = " ".join(why.split())[:300]
-        record = self._note(
+        record = self.note(
             "answered", id=waiting.id, key=key, uid=waiting.uid, node=node, verdict=verdict, why=why
         )
         self._write_answer(record)
@@ -381,7 +421,8 @@ class DrainService:
             facts = {"at_s": record["at"], **{key: record[key] for key in ("node", "verdict", "why")}}
             self.spool.answer(record["id"], facts)
 
-    def _note(self, kind: str, /, **data: Any) -> Mapping[str, Any]:
+    def note(self, kind: str, /, **data: Any) -> Mapping[str, Any]:
+        """Write a record into the service's journal. Raises OSError."""
         record = self._daybook.append(kind, **data)
         self._book.take(record)
         self.crash(f"record:{kind}")

@@ -1,6 +1,6 @@
-"""Keeps the first job of a run off nodes that a person has excluded for the runs of this home. (I/O)
+"""Keeps the first job of a run off nodes that a person has excluded, or that the site places last. (I/O)
 
-Without exclusions nobody is asked. Otherwise Slurm is, since the promise is that a job is never made to wait
+Without such nodes nobody is asked. Otherwise Slurm is, since the promise is that a job is never made to wait
 or refused for it: the nodes are left out as far as `exclude-cap` and the size of the job permit, never one that
 the user asks for by name, and only where sbatch itself says that such a job can be placed (`--test-only`).
 Jobs in a reservation and heterogeneous jobs are left alone, as in the queue.
@@ -13,7 +13,7 @@ import subprocess
 import time
 
 from ftrun.supervisor.model.errors import SubmitImpossible
-from ftrun.supervisor.store import user_exclusions
+from ftrun.supervisor.store import site_nodes, user_exclusions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ ASK_S = 10.0
 
 def nodes_to_avoid(asked: Submission, home: str) -> tuple[str, ...]:
     """The nodes that the first job is to be kept off; () where Slurm does not answer."""
-    wanted = user_exclusions.read_exclusions(home, time.time())
     given, chosen = asked.given, asked.config.values
+    now_s, spool = time.time(), str(chosen.get("site-spool") or "")
+    wanted = (*user_exclusions.read_exclusions(home, now_s), *site_nodes.quarantined_nodes(spool, now_s))
     if not wanted or chosen.get("quarantine") == "never" or given.shape == "het":
         return ()
     if given.get("reservation", "SBATCH_RESERVATION"):
@@ -56,7 +57,7 @@ def nodes_to_avoid(asked: Submission, home: str) -> tuple[str, ...]:
         nodes_needed=max(1, needed, len(required)) + int(str(chosen.get("spares") or 0)),
         may_ask=False,
     )
-    free = [node for node in wanted if node not in required and node not in own]
+    free = [node for node in dict.fromkeys(wanted) if node not in required and node not in own]
     cap = policy_input.limits_from(chosen).exclude_cap
     return node_placement.nodes_to_exclude(view, (), (), (), quarantined=free, cap=cap)
 

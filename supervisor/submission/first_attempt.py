@@ -80,7 +80,7 @@ class FirstAttempt:
         self.journal.append("submit.intended", attempt=1, token=token)
 
     def _planned(self) -> tuple[plan.AttemptSpec, plan.SbatchCall]:
-        """The attempt and its call of sbatch: off the nodes that a person excluded, where sbatch could place it so."""
+        """The attempt and its call of sbatch: off the nodes that a person or the site excludes, where sbatch could place it so."""
         dependency = _dependency(self.asked, self.home)
 
         def planned(exclude: Sequence[str]) -> tuple[plan.AttemptSpec, plan.SbatchCall]:
@@ -88,7 +88,8 @@ class FirstAttempt:
             asked = self.asked
             return spec, plan.plan_attempt(self.kept, asked.script, asked.given, spec, run_dir=self.run_dir)
 
-        if user_exclusions.read_exclusions(self.home, time.time()):
+        spool, now_s = str(self.asked.config.values.get("site-spool") or ""), time.time()
+        if user_exclusions.read_exclusions(self.home, now_s) or _site_avoids(spool, now_s):
             from ftrun.supervisor.submission import avoid_excluded
 
             made = planned(avoid_excluded.nodes_to_avoid(self.asked, self.home))
@@ -277,6 +278,15 @@ def _is_anothers(asked: Submission, run_dir: str, job: str) -> bool:
     return bool(shown) and not any(
         job_rows.rows_of_attempt(shown, one, user=run.submitter.get("user", "")) for one in mine
     )
+
+
+def _site_avoids(spool: str, now_s: float) -> bool:
+    """Whether the site's service places a node last now."""
+    if not spool:
+        return False
+    from ftrun.supervisor.store import site_nodes
+
+    return bool(site_nodes.quarantined_nodes(spool, now_s))
 
 
 def print_notice(message: str) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,9 @@ import pytest
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger
 from ftrun.supervisor.publish import series
+from ftrun.supervisor.publish.metrics import samples_text
+from ftrun.supervisor.site import publication
+from ftrun.supervisor.site.standing import Event, Report, SiteRules, fold, quarantined
 from ftrun.supervisor.store import journal, run_dir, submission_context
 from tests.unit.told_runs import Told
 
@@ -49,14 +54,15 @@ def wait_for(met: Callable[[], Any], what: str, within_s: float = DEADLINE_S) ->
 
 
 class Server:
-    """A Prometheus that scrapes one port every second, with these rules."""
+    """A Prometheus that scrapes these ports every second, with these rules."""
 
-    def __init__(self, folder: Path, port: int, rules: str) -> None:
+    def __init__(self, folder: Path, ports: Sequence[int], rules: str) -> None:
         self.port = free_port()
+        targets = [f"127.0.0.1:{port}" for port in ports]
         (folder / "rules.yml").write_text(rules)
         (folder / "prometheus.yml").write_text(
             f"global: {{scrape_interval: {SCRAPE}, evaluation_interval: 1s}}\nrule_files: [rules.yml]\n"
-            f"scrape_configs: [{{job_name: ftrun, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}]\n"
+            f"scrape_configs: [{{job_name: ftrun, static_configs: [{{targets: {targets}}}]}}]\n"
         )
         checked = ["promtool", "check", "config", str(folder / "prometheus.yml")]
         subprocess.run(checked, check=True, capture_output=True, timeout=60)
@@ -142,6 +148,35 @@ def home(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return folder, env
 
 
+def site_of(now_s: float) -> http.server.ThreadingHTTPServer:
+    """What the site's service publishes, as a text file that a server shows: a node that two users blame, one placed last."""
+    told = [
+        Report(str(uid), uid, f"p{uid}", "n1", "", "7", "hardware-gpu", "s", 0.9, now_s - 60.0)
+        for uid in (1, 2)
+    ]
+    events = [Event("q", "n2", now_s - 60.0, "quarantined", {"until_s": now_s + 1e5})]
+    nodes = fold(told, events, now_s, SiteRules())
+    last = quarantined(nodes, now_s, 9, SiteRules())
+    found = publication.samples(nodes, last, publication.month_of(told, events, 1), now_s)
+    text = samples_text(found, {"cluster": "c"})
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+    class Told(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Told)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
 def expressions_of_the_dashboard() -> list[str]:
     """Each expression, with the variables that Grafana would put in."""
     told = json.loads((SHIPPED / "dashboard.json").read_text())
@@ -183,7 +218,8 @@ def test_every_expression_has_an_answer_and_each_alert_fires_on_a_real_prometheu
     rules = (SHIPPED / "alerts.yml").read_text()
     subprocess.run(["promtool", "check", "rules", str(SHIPPED / "alerts.yml")], check=True, timeout=60)
     names = re.findall(r"alert: (\w+)", rules)
-    assert len(set(names)) == len(names) == 9
+    assert len(set(names)) == len(names) == 12
+    site = site_of(time.time() - 60.0)
     publisher = subprocess.Popen(
         [sys.executable, "-P", "-m", "ftrun.supervisor.publish"],
         env=env,
@@ -192,7 +228,7 @@ def test_every_expression_has_an_answer_and_each_alert_fires_on_a_real_prometheu
     )
     server = Server(
         tmp_path,
-        int(env["FTRUN_METRICS_PORT"]),
+        [int(env["FTRUN_METRICS_PORT"]), site.server_port],
         re.sub(r"for: \w+", "for: 1s", rules).replace("> 600", "> 15"),
     )
     try:
@@ -226,6 +262,8 @@ def test_every_expression_has_an_answer_and_each_alert_fires_on_a_real_prometheu
         wait_for(fired, f"{server.ask('alerts')}")
     finally:
         server.stop()
+        site.shutdown()
+        site.server_close()
         publisher.communicate(timeout=60)
     assert publisher.returncode == 0
 

@@ -39,6 +39,7 @@ from ftrun.supervisor.nodes import drain_rules, ledger, remote_checks, spool
 from ftrun.supervisor.nodes.drain_rules import DrainRequest, Limits
 from ftrun.supervisor.nodes.recheck_rules import CheckReport
 from ftrun.supervisor.site.drain_service import Answer, DrainService
+from ftrun.supervisor.store import site_nodes
 
 pytestmark = [
     pytest.mark.slurm,
@@ -469,6 +470,49 @@ def test_the_commands_drain_a_sick_node_and_give_it_back_when_it_is_mended(
     tool.unlink()
 
 
+def _told_by_two(office: Office, jobs: dict[int, str], node: str) -> None:
+    """Reports of Ann and Ben, each by a credential of theirs about a job of theirs that was on that node."""
+    facts = office.cluster.facts()
+    for uid in (ANN, BEN):
+        asked = office.wanted(node, jobs[uid], want="report", confidence=0.9, signature="gpu.lost")
+        as_user(uid, partial(spool.leave_request, office.path, asked, facts.auth, facts.munge_socket))
+
+
+def test_a_node_that_two_users_blame_is_drained_if_it_is_sick_and_placed_last_if_not(
+    office: Office, box: Sandbox
+) -> None:
+    """By the commands alone, on real Slurm, munge and SSH; what is published can be read by every user and names none."""
+    for node, sick in (("n2", True), ("n3", False)):
+        if sick:
+            tool = sshd.tools(box.plan, node) / "nvidia-smi"
+            tool.write_text(SICK_TOOL)
+            tool.chmod(0o755)
+        _told_by_two(office, {uid: job_of(box, uid, node) for uid in (ANN, BEN)}, node)
+    done = _ftrun(box, office.folder, "site", "--once", "--json")
+    answers = [json.loads(line) for line in done.stdout.splitlines() if '"verdict"' in line]
+    assert [one["verdict"] for one in answers][:4] == ["reported"] * 4, done
+    acts = {one["node"]: (one["verdict"], one["why"]) for one in answers[4:]}
+    assert {node: verdict for node, (verdict, _) in acts.items()} == {"n2": "drained", "n3": "quarantined"}, (
+        acts
+    )
+    assert list(office.drained()) == ["n2"]
+    assert office.drained()["n2"].startswith("ftrun: site gpu.lost ")
+    as_user(ANN, lambda: _placed_last(office.path, ["n3"]))
+    whole = "".join(path.read_text() for path in Path(site_nodes.public_dir(office.path)).iterdir())
+    assert not any(word in whole for word in ("nobody", "daemon", "llm-0042", str(office.folder)))
+    assert _ftrun(box, office.folder, "site", "check").returncode == 0
+    assert "placed last until" in _ftrun(box, office.folder, "site", "nodes").stdout
+    assert _ftrun(box, office.folder, "site", "nodes", "n3").stdout.count(" of nobody") == 1
+    assert _ftrun(box, office.folder, "site", "release", "n3").stdout == "released: n3\n"
+    _ftrun(box, office.folder, "site", "--once")
+    as_user(ANN, lambda: _placed_last(office.path, []))
+    tool.unlink()
+
+
+def _placed_last(path: str, nodes: list[str]) -> None:
+    assert list(site_nodes.quarantined_nodes(path, time.time())) == nodes
+
+
 def test_who_may_not_drain_is_told_so(office: Office) -> None:
     """Exit 77 for both commands, before anything is looked at; exit 2 where the site names no spool."""
     env = {
@@ -551,27 +595,13 @@ def test_a_liar_is_kept_longer_and_left_to_a_person_in_the_end(office: Office) -
 def test_a_flood_of_xid_lines_that_a_user_prints_drains_nobody(office: Office) -> None:
     """A user without any right, from sbatch to answer: the supervisor asks, the service looks at the node, and status tells the refusal."""
     box, folder = office.box, office.folder
-    mine = folder / "ann"
-    mine.mkdir()
-    os.chown(mine, ANN, ANN)
+    mine, run = _user_of(office, ANN)
     script = folder / "flood.sh"
     script.write_text(FLOOD.format(folder=mine))
     assert _ftrun(box, folder, "site", "--once").returncode == 0
-    libraries = [str(Path(__file__).resolve().parents[2] / ".ci" / "typing"), sysconfig.get_path("purelib")]
-    env = {
-        **{key: value for key, value in box.env().items() if key in ("SLURM_CONF", "PATH", "LANG")},
-        "HOME": str(mine),
-        "FTRUN_HOME": str(mine / "home"),
-        "FTRUN_SITE_CONFIG": str(folder / "site.toml"),
-        "PYTHONPATH": ":".join(libraries),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
 
     def as_ann(*words: str) -> str:
-        command = [*_as(ANN), _python_for_all(), "-m", "ftrun.supervisor"]
-        done = subprocess.run(
-            [*command, *words], env=env, cwd=mine, capture_output=True, text=True, timeout=240, check=False
-        )
+        done = run(*words)
         assert done.returncode == 0, done
         return done.stdout + done.stderr
 
@@ -588,6 +618,78 @@ def test_a_flood_of_xid_lines_that_a_user_prints_drains_nobody(office: Office) -
     assert office.drained() == {}
     for pid in injector.supervisors(mine / "home"):
         os.kill(pid, signal.SIGTERM)
+
+
+XID = """#!/bin/sh
+#SBATCH -N1 -w n2 -o {folder}/log
+echo step 1; sleep 1
+echo "$(date '+%b %d %H:%M:%S') n2 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, GPU has fallen off the bus."
+exit 1
+"""
+
+
+@pytest.mark.drills
+@pytest.mark.parametrize("sick", [True, False])
+def test_ordinary_runs_of_two_users_make_a_node_known(office: Office, *, sick: bool) -> None:
+    """No setting of theirs: their supervisors tell the site, which checks the node, drains it or places it last, and
+    the next job of a third is kept off it.
+    """
+    box, folder = office.box, office.folder
+    if sick:
+        tool = sshd.tools(box.plan, "n2") / "nvidia-smi"
+        tool.write_text(SICK_TOOL)
+        tool.chmod(0o755)
+    _ftrun(box, folder, "site", "--once")
+    text = (folder / "site.toml").read_text()
+    (folder / "site.toml").write_text(text + 'drain = "never"\n')  # no requests: the reports alone
+    people = {uid: _user_of(office, uid) for uid in (ANN, BEN)}
+    for uid, (mine, run) in people.items():
+        script = mine / "train.sh"
+        script.write_text(XID.format(folder=mine))
+        script.chmod(0o755)
+        assert run("sbatch", "--ft-retries=0", "--ft-log-quiet=1s", str(script)).returncode == 0, uid
+    told, deadline = "", time.monotonic() + 240
+    while "the site's ledger" not in told and time.monotonic() < deadline:
+        time.sleep(1.0)
+        told += _ftrun(box, folder, "site", "--once").stdout
+        (folder / "site.toml").write_text(text + 'drain = "never"\n')
+    assert told.count(" reported n2 ") == 2, told
+    assert f"{'drained' if sick else 'quarantined'} n2 for the site's ledger" in told, told
+    assert ("n2" in office.drained()) is sick
+    mine, run = people[BEN]
+    job = run("sbatch", "--parsable", "--hold", "--wrap=true").stdout.strip()
+    shown = box.run(["scontrol", "show", "job", job], check=True).stdout
+    assert ("ExcNodeList=n2" in shown) is not sick, shown
+    box.run(["scancel", job], check=True)
+    for uid, (home, _) in people.items():
+        del uid
+        for pid in injector.supervisors(home / "home"):
+            os.kill(pid, signal.SIGTERM)
+    (sshd.tools(box.plan, "n2") / "nvidia-smi").unlink(missing_ok=True)
+
+
+def _user_of(office: Office, uid: int) -> tuple[Path, Callable[..., subprocess.CompletedProcess[str]]]:
+    """A folder of an ordinary user's, and their `ftrun`."""
+    mine = office.folder / f"user-{uid}"
+    mine.mkdir()
+    os.chown(mine, uid, uid)
+    libraries = [str(Path(__file__).resolve().parents[2] / ".ci" / "typing"), sysconfig.get_path("purelib")]
+    env = {
+        **{key: value for key, value in office.box.env().items() if key in ("SLURM_CONF", "PATH", "LANG")},
+        "HOME": str(mine),
+        "FTRUN_HOME": str(mine / "home"),
+        "FTRUN_SITE_CONFIG": str(office.folder / "site.toml"),
+        "PYTHONPATH": ":".join(libraries),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [*_as(uid), _python_for_all(), "-m", "ftrun.supervisor"]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *words], env=env, cwd=mine, capture_output=True, text=True, timeout=240, check=False
+        )
+
+    return mine, run
 
 
 def _python_for_all() -> str:

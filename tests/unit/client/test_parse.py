@@ -393,11 +393,11 @@ def test_folding_and_unfolding_lose_nothing(names: set[str]) -> None:
 
 def test_former_launches_of_a_job_are_known_to_accounting_alone() -> None:
     """Accounting tells all launches, the controller the present one; what never started is no stay, and no launch counts twice."""
-    told = "1|1001|1795250908|1795250910|n1\n1|1001|1795250950|Unknown|n[2-3]\n1|1001|Unknown|Unknown|None assigned\nnoise\n"
+    told = "1|1001|1795250908|1795250910|n1|ml\n1|1001|1795250950|Unknown|n[2-3]|ml\n1|1001|Unknown|Unknown|None assigned|ml\nnoise\n"
     row = "1\x1f1001\x1f{}\x1f{}\x1f1795259999\x1f{}\x1e\n"
     waiting = row.format("PENDING", "1795251000", "")
-    first = NodeUsage("1", 1001, ("n1",), 1795250908.0, 1795250910.0)
-    present = NodeUsage("1", 1001, ("n2", "n3"), 1795250950.0, None)
+    first = NodeUsage("1", 1001, ("n1",), 1795250908.0, 1795250910.0, "ml")
+    present = NodeUsage("1", 1001, ("n2", "n3"), 1795250950.0, None, "ml")
     assert parse.parse_node_usage(row.format("RUNNING", "1795250950", "n[2-3]"), told) == (first, present)
     assert parse.parse_node_usage(waiting, told.split("\n", maxsplit=1)[0]) == (first,)
     assert parse.parse_node_usage(waiting, "") == ()

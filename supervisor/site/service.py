@@ -1,0 +1,257 @@
+"""One round of the site's service: requests, reports, what follows of them, what is published. (I/O)
+
+Reports of users' supervisors wait in the spool beside the requests. Each is opened as these are, Slurm is asked
+whether that user's job was on that node then, and what it confirms enters the site's ledger. What the ledger
+makes of them (`standing`) is carried out here: a node that two users blame is checked at once, drained if it is
+sick, and placed last for everybody if the checks pass it all the same.
+
+A round may be cut anywhere. A report's file is removed after the ledger has it; a drain is announced in the
+journal of `drain_service`; a check that was not kept is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import field
+
+from ftrun.slurm.client.cluster import NodeRow, NodeUsage
+from ftrun.slurm.client.errors import RefusedForGood
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
+from ftrun.supervisor.nodes import drain_rules
+from ftrun.supervisor.nodes.drain_rules import DrainRequest
+from ftrun.supervisor.nodes.recheck_rules import PREFIX, CheckNodes, CheckReport
+from ftrun.supervisor.nodes.spool import WaitingRequest
+from ftrun.supervisor.site import standing
+from ftrun.supervisor.site.database import SiteDatabase
+from ftrun.supervisor.site.drain_service import Answer, DrainService
+from ftrun.supervisor.site.publication import Publication
+from ftrun.supervisor.site.standing import Event, Report, SiteRules, Standing
+
+KEEP_S = 180 * 86_400.0
+REPORTS_MAX = 200  # taken in one round
+CHECKS_MAX = 4  # nodes checked in one round
+HOUR_S, A_DAY_S = 3600.0, 86_400.0
+NODES_EVERY_S = 60.0  # how often Slurm is asked for all nodes while some are out or blamed ...
+IDLE_EVERY_S = 300.0  # ... and otherwise
+LOWERED = ("bad", "degraded")  # findings that count against a node that two users blame
+BY_THE_SITE = "site"  # stands for the run in the reason of a drain
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLimits:
+    """How much of one user is believed: reports in an hour, and different nodes in a day."""
+
+    per_hour: int = 30
+    nodes_per_day: int = 20
+
+
+@dataclass
+class SiteService:
+    """`look` runs the checks of the recheck tier; `publication` may be None: nothing is published."""
+
+    drains: DrainService
+    database: SiteDatabase
+    look: CheckNodes
+    publication: Publication | None = None
+    rules: SiteRules = field(default_factory=SiteRules)
+    limits: ReportLimits = field(default_factory=ReportLimits)
+    nodes: Mapping[str, Standing] = field(default_factory=dict)
+    _due: bool = True  # the ledger has changed since `nodes` was folded
+    _asked_s: float = float("-inf")
+    _folded_s: float = float("-inf")
+    _out: set[str] | None = None
+    _rows: Mapping[str, NodeRow] = field(default_factory=dict)
+    _domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def round(self) -> list[Answer]:
+        """Do what is due. Raises OSError, SlurmError, DatabaseError: what was not done stays where it is."""
+        waiting, rubbish = self.drains.spool.look()
+        answers = self.drains.round([one for one in waiting if not one.is_report], rubbish)
+        answers += self._take_reports([one for one in waiting if one.is_report])
+        self._watch_nodes()
+        self._fold()
+        answers += self._act()
+        self._fold()
+        now_s = self.drains.now()
+        self.database.tidy(now_s, KEEP_S)
+        if self.publication is not None:
+            self.publication.publish(self.nodes, self._rows, self.database, self.rules, now_s)
+        return answers
+
+    # ------------------------------------------------------------------ reports
+
+    def _take_reports(self, waiting: list[WaitingRequest]) -> list[Answer]:
+        told, surplus = [], 0
+        for one in waiting[:REPORTS_MAX]:
+            now_s = self.drains.now()
+            if self.database.taken_since(one.uid, now_s - HOUR_S) >= self.limits.per_hour:
+                surplus += self.drains.spool.remove(one.name)
+                continue
+            content = self.drains.spool.read(one)
+            if content is not None:
+                told.append(self._take(one, content, now_s))
+            self.drains.crash("report:kept")
+            self.drains.spool.remove(one.name)
+        if surplus:
+            self.drains.note("removed", reports=surplus)  # above the limit of their users
+        return told
+
+    def _take(self, waiting: WaitingRequest, content: bytes, now_s: float) -> Answer:
+        """Keep one report, or why it is none."""
+        if self.database.knows(waiting.uid, waiting.id):
+            return Answer(waiting.id, waiting.uid, "", "refused", "it was told before: it counts once")
+        found = self._confirmed(waiting, content, now_s)
+        if isinstance(found, Report):
+            self.database.add_report(found, now_s)
+            self._due = True
+            return Answer(waiting.id, waiting.uid, found.node, "reported", found.signature)
+        self.database.refuse(waiting.uid, waiting.id, found, now_s)
+        return Answer(waiting.id, waiting.uid, "", "refused", found)
+
+    def _confirmed(self, waiting: WaitingRequest, content: bytes, now_s: float) -> Report | str:
+        """The report as far as Slurm confirms it, or why it does not count. Raises SlurmError."""
+        # Opened before is no harm: only this service can open it, and each id counts once.
+        asked = self.drains.authentic(waiting, content, used=False)
+        if isinstance(asked, str):
+            return asked
+        if asked.want != "report":
+            return "it is no report"
+        rule = CLASS_RULES[FaultClass(asked.fault)] if asked.fault in set(FaultClass) else None
+        if rule is None or rule.exclude == "never":
+            return f"no node is to blame for {asked.fault}"
+        if asked.cluster not in {"", self.drains.cluster_name()}:
+            return f"it is meant for cluster {asked.cluster}"
+        try:
+            stays = self.drains.cluster.stays(asked.job)
+        except RefusedForGood as error:
+            return f"Slurm was asked about job {asked.job}: {error.message}"
+        wrong = drain_rules.refused_stay(asked, waiting.uid, stays, now_s, self.drains.limits)
+        blamed = self.database.nodes_blamed(waiting.uid, now_s - A_DAY_S)
+        if not wrong and len(blamed | {asked.node}) > self.limits.nodes_per_day:
+            wrong = f"a user may blame {self.limits.nodes_per_day} nodes in a day"
+        return wrong or _report(asked, waiting.uid, stays)
+
+    # ------------------------------------------------------------------ nodes
+
+    def _watch_nodes(self) -> None:
+        """Note which nodes left service and came back, by whomever. Raises SlurmError."""
+        now_s = self.drains.now()
+        busy = self._due or self._out or any(one.reports for one in self.nodes.values())
+        every_s = NODES_EVERY_S if busy else IDLE_EVERY_S
+        if now_s - self._asked_s < every_s:
+            return
+        self._rows = self.drains.cluster.nodes()
+        self._asked_s = now_s
+        if self._out is None:
+            self._out = {one.node for one in self._folded(now_s).values() if one.out}
+            self._domains = self.drains.cluster.domains()
+        out = {name: row for name, row in self._rows.items() if row.drained}
+        stamp = f"{now_s:.0f}"
+        events = [
+            Event(f"out:{name}:{stamp}", name, now_s, "out",
+                  {"by": "ftrun" if row.reason.startswith(PREFIX) else "others"})
+            for name, row in out.items() if name not in self._out
+        ]  # fmt: skip
+        events += [Event(f"back:{name}:{stamp}", name, now_s, "back") for name in self._out - set(out)]
+        if events:
+            self._keep(*events)
+        self._out = set(out)
+
+    def _keep(self, *events: Event) -> None:
+        self.database.add_events(*events)
+        self._due = True
+        self.drains.crash(f"event:{events[0].what}")
+
+    def _fold(self) -> None:
+        now_s = self.drains.now()
+        self._due = self.database.changed_by_others() or self._due
+        if self._due or now_s - self._folded_s > HOUR_S:  # reports lose their weight with time
+            self.nodes = self._folded(now_s)
+            self._folded_s, changed, self._due = now_s, self._due, False
+            if changed and self.publication is not None:
+                self.publication.due_now()
+
+    def _folded(self, now_s: float) -> dict[str, Standing]:
+        return read_standings(self.database, now_s, self._domains, self.rules)
+
+    # ------------------------------------------------------------------ what follows
+
+    def _act(self) -> list[Answer]:
+        """Check the nodes that two users blame, and do what follows. Raises SlurmError, OSError."""
+        due = standing.due_checks(self.nodes, self.drains.now(), self.rules)[:CHECKS_MAX]
+        if not due:
+            return []
+        cluster = self.drains.cluster
+        rows, partitions = cluster.nodes(), cluster.partitions()
+        free = [
+            one
+            for one in due
+            if one.node in rows and not (rows[one.node].drained or rows[one.node].spoken_for)
+        ]
+        named = {one.node for one in free}
+        peers = {n: drain_rules.control_nodes(n, rows, partitions.values(), named) for n in named}
+        reports = self.look(sorted(named.union(*peers.values()))) if named else {}
+        answers = []
+        for one in free:
+            beside = [reports[peer] for peer in peers[one.node] if peer in reports]
+            report = reports.get(one.node, CheckReport("unseen"))
+            answers.append(self._conclude(one, rows[one.node], report, beside))
+        for one in due:
+            if one.node not in named:  # out of service already, or gone
+                self._decided(one, "held")
+        return answers
+
+    def _conclude(
+        self, one: Standing, row: NodeRow, report: CheckReport, peers: Collection[CheckReport]
+    ) -> Answer:
+        key = f"{one.node}:{one.corroborated_s:.3f}"
+        request_id = hashlib.sha256(key.encode()).hexdigest()[:32]
+        now_s = self.drains.now()
+        sick, why = drain_rules.confirm_sick(report, row, peers, LOWERED)
+        if not sick and report.state == "answered" and report.findings:
+            until_s = standing.quarantine_until_s(one, now_s, self.rules)
+            self._decided(
+                one,
+                "healthy",
+                Event(f"quarantine:{key}", one.node, now_s, "quarantined", {"until_s": until_s}),
+            )
+            told = f"runs of several users blame it ({', '.join(one.classes)}), and {why}: placed last for everybody"
+            return Answer(request_id, -1, one.node, "quarantined", told)
+        if not sick:
+            self._decided(one, "unseen")
+            return Answer(request_id, -1, one.node, "refused", why)
+        asked = DrainRequest(
+            request_id, "", one.node, "0", BY_THE_SITE, one.classes[0], one.signature, one.corroborated_s
+        )
+        answer = self.drains.drain_corroborated(asked, report, list(peers), LOWERED)
+        self._decided(
+            one, "sick" if answer.verdict in ("drained", "already", "observed", "noted") else "held"
+        )
+        self._asked_s = float("-inf")
+        return answer
+
+    def _decided(self, one: Standing, result: str, *more: Event) -> None:
+        now_s = self.drains.now()
+        key = f"checked:{one.node}:{one.corroborated_s:.3f}:{now_s:.0f}"
+        self._keep(Event(key, one.node, now_s, "checked", {"result": result}), *more)
+
+
+def read_standings(
+    database: SiteDatabase,
+    now_s: float,
+    domains: Mapping[str, tuple[str, ...]],
+    rules: SiteRules,
+) -> dict[str, Standing]:
+    """What the ledger says of each node now. Raises DatabaseError."""
+    since_s = now_s - KEEP_S
+    return standing.fold(database.reports(since_s), database.events(since_s), now_s, rules, domains)
+
+
+def _report(asked: DrainRequest, uid: int, stays: Collection[NodeUsage]) -> Report:
+    project = next((stay.account for stay in stays if stay.uid == uid and asked.node in stay.nodes), "")
+    return Report(
+        asked.id, uid, project, asked.node, asked.machine, asked.job, asked.fault, asked.signature,
+        asked.confidence, asked.seen_s, asked.ran_s, asked.digest,
+    )  # fmt: skip
