@@ -5,6 +5,9 @@ daemon ends them. Once a second this process reads the link `current` in the att
 another start, or the attempt is closed, it sends KILL to all processes of earlier starts: a rank that gets TERM
 may write a last checkpoint. A link that cannot be read, or a folder that is gone, changes nothing.
 
+The agent asks the guards of silent nodes by another link, `asked`: a number, and the nodes that shall answer
+by an empty file `heard/<node>.<number>`. It is read only after a change of the folder.
+
 It uses almost no memory: a child process imports what it needs, kills, and exits. The node monitor and the
 staging daemon can run as its children, so that all of them need one step of Slurm.
 """
@@ -30,6 +33,7 @@ PERIOD_S = 1.0
 AGAIN_S = (1.0, 5.0, 30.0)
 """Repeat after a change: a later look finds a process that was being forked, or hung, at the first one."""
 CHILD_S = 20.0
+LOOKS = 3  # after a change of the folder: its time may be as coarse as a second
 LEAVE_S = 1.0  # how long it waits for its children when it is told to exit
 KEEP_LEAVE_S = 25.0  # the staging daemon has to free memory
 GIVES_UP = 3
@@ -47,6 +51,7 @@ class FenceDaemon:
     def __init__(self, folder: str, job: str, node: str, launch: str) -> None:
         self.folder, self.job, self.node, self.launch = folder, job, node, launch
         self._seen = ""
+        self._changed_ns, self._looks, self._answered = 0, 0, ""
         self._again: list[float] = []
         self.child, self._child_until_s = 0, 0.0
 
@@ -68,11 +73,29 @@ class FenceDaemon:
             # Opening the folder makes a network file system revalidate its content.
             place = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
+                self._answer(place)
                 return os.readlink("current", dir_fd=place)
             finally:
                 os.close(place)
         except OSError:
             return ""
+
+    def _answer(self, place: int) -> None:
+        """Answer the agent's question, if it names this node."""
+        changed_ns = os.fstat(place).st_mtime_ns
+        if changed_ns != self._changed_ns:
+            self._changed_ns, self._looks = changed_ns, LOOKS
+        if not self._looks:
+            return
+        self._looks -= 1
+        try:
+            number, _, nodes = os.readlink("asked", dir_fd=place).partition(" ")
+            if number != self._answered and number.isdigit() and self.node in nodes.split(","):
+                name = f"heard/{self.node}.{number}"
+                os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=place))
+                self._answered = number
+        except OSError:
+            return
 
     def _send(self) -> None:
         """Fork a child that imports what it needs, kills what must end, records it, and exits."""

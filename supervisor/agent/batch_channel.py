@@ -216,6 +216,13 @@ def unshimmed_srun(script_pid: int, job: str, proc: str = "/proc") -> int:
     return 0
 
 
+def running_sruns(script_pid: int, job: str, proc: str = "/proc") -> list[int]:
+    """The sruns of this job at or below the script."""
+    below = descendants(script_pid, proc) if script_pid > 1 else []
+    ours = [pid for pid in below if executable_name(pid, proc) == "srun"]
+    return [pid for pid in ours if _environment(pid, proc).get(b"SLURM_JOB_ID") == job.encode()]
+
+
 def descendants(pid: int, proc: str = "/proc") -> list[int]:
     """A process and its descendants, as far as they are visible."""
     found: list[int] = []

@@ -15,6 +15,9 @@ still lived gets no more time than the sweep of the others takes.
   node is well. So where no spare could replace the node and its loss would cost the job, the limit is longer
   (`shut_s`). When slurmd listens again the agent asks the node anew, because srun has given up on it by then.
 
+The agent that watches a live start (`silent_nodes`) sends no line, and stays on the roll call until its own
+`judge` has decided on each missing node.
+
 Only time in which the agent listens counts: while it is suspended with the job, or has no CPU, the nodes had
 none either. The question is also a test of itself: our own node must answer each one. Otherwise the question
 failed (controller gone, step table full), and nothing is known of any node.
@@ -35,8 +38,10 @@ from ftrun.slurm.commands.steps import InsideSteps
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.store.lease import Clock
 from ftrun.supervisor.store.node_tools import RunOnThisNode, node_command, run_on_this_node
+from ftrun.supervisor.telemetry.node_silence import PATIENCE_MAX_S, NodeSilence
 
 LIMIT_S = 20.0
+JUDGED_LIMIT_S = PATIENCE_MAX_S + 2.0
 QUIET_S = 3.0
 """How long to wait after the last answer; srun itself needs 4 s to find a port closed."""
 
@@ -63,7 +68,8 @@ class PingRequest:
     `quiet_s`: how long after the last answer to wait for a silent node; `again`: whether silent nodes are
     asked a second time. `lost` were found silent just now and get no time of their own. `doubted` is called
     once with the nodes that have answered while others are missing. `shut_s`: how long a slurmd may refuse
-    connections.
+    connections. `judge`, if given, decides on a missing node: whether it is lost, None if it need not be
+    waited for; its last argument are the nodes that have answered. `stop` ends the roll call early.
     """
 
     job: str
@@ -76,6 +82,8 @@ class PingRequest:
     doubted: Callable[[tuple[str, ...]], None] = lambda _: None
     shut_s: float = SHUT_S
     spans: tuple[Span, ...] = ()
+    judge: Callable[[str, NodeSilence, tuple[str, ...]], bool | None] | None = None
+    stop: Callable[[], bool] = lambda: False
 
 
 def ping_nodes(steps: InsideSteps, clock: Clock, ask: PingRequest, alive: Callable[[], None]) -> QueryAnswers:
@@ -109,6 +117,16 @@ class _Listener:
         self._began_s = watch.now_s
         self._count, self._last_s = 0, self._began_s
 
+    @property
+    def open_s(self) -> float:
+        """Listening time since the question was asked."""
+        return self._watch.now_s - self._began_s
+
+    @property
+    def slowest_s(self) -> float:
+        """What the slowest answer so far took."""
+        return self._last_s - self._began_s
+
     def listen(self, wait_s: float) -> None:
         self.question.listen(wait_s)
         count = len(self.question.reached.answers)
@@ -126,8 +144,7 @@ class _Listener:
         more answers can come.
         """
         waited_s = self._watch.now_s - self._last_s
-        slowest_s = self._last_s - self._began_s
-        return self.question.over or (self._count > 0 and waited_s > max(quiet_s, times * slowest_s))
+        return self.question.over or (self._count > 0 and waited_s > max(quiet_s, times * self.slowest_s))
 
 
 class _RollCall:
@@ -141,9 +158,11 @@ class _RollCall:
 
     def call(self, alive: Callable[[], None]) -> QueryAnswers:
         """Listen until all nodes are decided."""
-        while self._watch.now_s < LIMIT_S:
+        while self._watch.now_s < (LIMIT_S if self._ask.judge is None else JUDGED_LIMIT_S):
             alive()
             self._listen()
+            if self._ask.stop():
+                break
             missing = tuple(node for node in self._ask.nodes if not self._heard(node))
             if self._ask.node in missing:
                 if self._asked[0].question.over:
@@ -212,6 +231,8 @@ class _RollCall:
 
     def _is_given_up(self, node: str) -> bool:
         """No need to wait for this missing node any longer."""
+        if self._ask.judge is not None:
+            return self._is_judged(node)
         if self._is_shut(node):
             return True
         if node in self._shut_since_s and self._ask.shut_s > SHUT_S:
@@ -223,6 +244,17 @@ class _RollCall:
             return True
         own = [one for one in again if node in one.question.nodes]
         return own[-1].is_quiet(AGAIN_QUIET_S) if own else not self._ask.again
+
+    def _is_judged(self, node: str) -> bool:
+        assert self._ask.judge is not None
+        first, *again = self._asked
+        if self._missing_too_many() and first.is_quiet(self._ask.quiet_s):
+            return True
+        heard = tuple(one for one in self._ask.nodes if self._heard(one))
+        own = [one for one in again if node in one.question.nodes]
+        direct_s = own[-1].open_s if own and own[-1].answers(self._ask.node) else None
+        silence = NodeSilence(first.open_s, direct_s, first.slowest_s)
+        return self._ask.judge(node, silence, heard) is not False
 
     def _missing_too_many(self) -> bool:
         return sum(not self._heard(node) for node in self._ask.nodes) > DOUBTED_MAX
@@ -307,7 +339,9 @@ def query_nodes(
     ask = replace(sweep, nodes=there, again=again)
     try:
         answers = dict(ping_nodes(steps, clock, ask, alive).answers)
-        late = tuple(node for node in answers if not answers[node])
+        late = tuple(node for node in answers if sweep.line and not answers[node])
+        if sweep.stop():
+            return NodeAnswers(known=False, why="the start goes on")
         if len(there) - len(answers) + len(late) > DOUBTED_MAX:
             return NodeAnswers(
                 known=False, why=f"{len(there) - len(answers) + len(late)} nodes did not answer in time"
@@ -316,7 +350,7 @@ def query_nodes(
         gone |= _ended_meanwhile(cluster, sweep, live, {*nodes} - {*answers} - gone)
     except SlurmError as error:
         return NodeAnswers(known=False, why=error.message)
-    stuck = {node: why for node, words in answers.items() if (why := unfit_reason(words))}
+    stuck = {node: why for node, words in answers.items() if sweep.line and (why := unfit_reason(words))}
     return NodeAnswers(
         answered=tuple(node for node in nodes if node in answers),
         silent=tuple(node for node in nodes if node not in answers and node not in gone),

@@ -35,6 +35,7 @@ from ftrun.supervisor.agent.node_checks import FailureChecks
 from ftrun.supervisor.agent.node_liveness import NodeAnswers
 from ftrun.supervisor.agent.rank_restart import RankRestart
 from ftrun.supervisor.agent.resize import GrowContext, GrowMonitor
+from ftrun.supervisor.agent.silent_nodes import SilentNodes
 from ftrun.supervisor.agent.spanning_limits import SpanningLimits
 from ftrun.supervisor.agent.start_monitor import HangMonitor, StartMonitor
 from ftrun.supervisor.agent.stop_start import DrainMonitor, StragglerSwap
@@ -163,12 +164,23 @@ class StartLoop:
             if monitor.is_ending and self.settings.get("after-checks") != "never":
                 checks.begin(tuple(node for node in heard if node not in self.aside))
 
+        silent = SilentNodes(self.ctx, started)
+
+        def lost(moves: Callable[[], bool]) -> tuple[str, ...] | None:
+            def stop() -> bool:
+                monitor.look()
+                return moves() or self.ctx.channel.over(started.number) is not None
+
+            silent.beats = monitor.hangs.watch.beats if monitor.hangs is not None else None
+            return silent.ask(stop)
+
         monitor = StartMonitor(
             self.ctx.where,
             started,
             self.settings,
             self.ctx.catalog,
             lambda: self._silent_nodes(started, doubted),
+            lost,
             clock=self.ctx.clock,
             survived=self._survived,
             log_sizes=self._log_sizes if started.number > 1 else self._sizes_before(),
@@ -198,6 +210,7 @@ class StartLoop:
             lambda: monitor.look(fresh=True),
             self._silences,
         )
+        monitor.hangs = hangs
         drained = DrainMonitor(
             self.ctx, monitor, self.settings, lambda found, out: self._swap_objection(monitor, found, out)
         )
@@ -214,8 +227,8 @@ class StartLoop:
             self._check_shim(monitor.started)
             found = ranks.look() or monitor.judge()
             self._note_first_step(monitor)
-            verdict = hangs.look(monitor.memory.report, monitor.suspicious())
-            if found is None and verdict is not None and verdict.state is HangState.HUNG:
+            verdict = hangs.look(monitor.memory.report, monitor.suspicious()) if found is None else None
+            if verdict is not None and verdict.state is HangState.HUNG:
                 found = monitor.hung(verdict)
             found = found or slow.look() or drained.look() or growth.look()
             busy = bool(found or suspicion or growth.busy or room.busy())

@@ -3,9 +3,10 @@
 `diagnosis.launch_monitor` looks and judges, as it does for the supervisor (P7). A fatal line, or a bad finding of a node check, makes
 a start suspect, and a suspect start needs less evidence for a hang. From inside the allocation one fault is
 found faster: a node that does not answer confirms its own fault. So the agent asks the nodes when it sees a
-fatal line, when srun reports a failed task, and when a start that made steps stands still for much longer
-than usual. It needs two such answers in a row without a sign of life in between. One answer is enough while
-srun says that it is ending the step, which srun cannot finish on a dead node for many seconds.
+fatal line, when srun reports a failed task, when a start that made steps stands still for longer than usual,
+and when the ranks of a node stop writing beats (`telemetry.node_silence`). One quick answer is enough while
+srun says that it is ending the step, which srun cannot finish on a dead node for many seconds; else several
+witnesses must agree, without a sign of life of the start meanwhile.
 
 `HangMonitor` adapts `telemetry.hang_watch` and `telemetry.straggler`. Here too the agent has an advantage: its
 steps reach every node at once, it can wait for the stacks, and it asks Slurm itself whether the job runs. It
@@ -36,7 +37,7 @@ from ftrun.supervisor.model.types import Evidence, Topology
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store import node_reports, submission_context
 from ftrun.supervisor.store.lease import Clock
-from ftrun.supervisor.telemetry import hang_rules, liveness, log_watcher, straggler
+from ftrun.supervisor.telemetry import hang_rules, liveness, log_watcher, node_silence, straggler
 from ftrun.supervisor.telemetry.hang_watch import (
     ASK_LIMIT_S,
     ASK_QUIET_S,
@@ -49,22 +50,20 @@ from ftrun.supervisor.telemetry.log_watcher import WatchReport
 from ftrun.supervisor.telemetry.step_logs import Place, StepLogs
 from ftrun.supervisor.telemetry.tail import LogPath
 
-STILL_MIN_S = 15.0
-STILL_STEPS = 10.0  # median step times, or twice the longest gap so far; then ask the nodes
-ASKED_AGAIN_S = 5.0
-ASKED_MAX_S = 600.0
+ASKED_AGAIN_S = 5.0  # where nothing was learnt, or a node came back
 ABSENT_S = 20.0  # after a longer gap between looks the job was suspended, and the agent with it
 STEP_ENDS = frozenset(
     {"slurm-task-ended", "slurm-task-exit", "slurm-task-killed"}
 )  # messages of srun about its own step
+OVERDUE_S = 60.0  # then beats that a node owes are heeded again, if all nodes answered
 ENDING_S = 60.0  # they explain a silent node for so long; another step may run by then
 
 
 class StartMonitor:
     """Monitors one start.
 
-    `silent` asks the nodes and returns those of the start that do not answer, None if unknown. `survived` are
-    findings after which a start of this launch went on; this start adds its own. `log_sizes`: what stood in
+    `ending` asks the nodes once and returns those of the start that do not answer, None if unknown; `lost`
+    returns those that are lost (`SilentNodes.ask`). `survived` are findings after which a start of this launch went on; this start adds its own. `log_sizes`: what stood in
     the logs of `--ft-log` before this start (bytes by file). `companions` are the jobs that hold nodes for
     this one.
     """
@@ -75,7 +74,8 @@ class StartMonitor:
         started: Started,
         settings: Mapping[str, Any],
         catalog: Callable[[], Catalog],
-        silent: Callable[[], tuple[str, ...] | None],
+        ending: Callable[[], tuple[str, ...] | None],
+        lost: Callable[[Callable[[], bool]], tuple[str, ...] | None],
         *,
         clock: Clock,
         survived: set[str] | None = None,
@@ -84,7 +84,8 @@ class StartMonitor:
     ) -> None:
         self._where = where
         self.started = started
-        self._settings, self._catalog, self._silent = settings, catalog, silent
+        self._settings, self._catalog, self._ask_ending, self._ask_lost = settings, catalog, ending, lost
+        self.hangs: HangMonitor | None = None  # it knows the beats
         self._clock, self._companions = clock, companions
         self._judged_s: float | None = None
         self._log_sizes = log_sizes
@@ -99,6 +100,7 @@ class StartMonitor:
         self._began_s = self._quiet_since_s = self._clock.mono_s()
         self.to_first_step_s: float | None = None  # how long this start took to its first step
         self._ask_after_s = 0.0  # how long the start must stand still before the nodes are asked (again)
+        self._overdue_s = self._overdue_rest_s = 0.0  # beats of a node: when to heed them again, and the pause
         self.unheard: tuple[str, ...] = ()  # the silent nodes at the last answer
         self.end_offsets: Mapping[str, int] = {}  # log -> its bytes when ftrun began to end the start
         self.first_evidence_s: dict[str, float] = {}  # signature -> first seen (Unix seconds)
@@ -243,29 +245,57 @@ class StartMonitor:
         return Suspicion(found, verdict.quiet_s, verdict.rank_ended)
 
     def _suspect_silent_nodes(self, report: WatchReport) -> Suspicion | None:
-        """A suspicion if nodes of the start did not answer twice while it showed no life."""
-        memory, quiet_s = self.memory, self.quiet_s()
-        self._ending = self._ending and self._clock.mono_s() - self._ending_s < ENDING_S
-        if not self._suspected and not self._ending:
-            if memory.steps_seen < 2:
-                return None
-            habit_s = max(STILL_STEPS * (report.median_step_s or 0.0), 2.0 * memory.longest_gap_s)
-            if quiet_s < max(STILL_MIN_S, habit_s):
-                return None
-        if quiet_s < max(self._ask_after_s, float(self._settings.get("own-restart", 0.0))):
+        """A suspicion if the start stands still and nodes of it do not answer."""
+        mono_s = self._clock.mono_s()
+        self._ending = self._ending and mono_s - self._ending_s < ENDING_S
+        quiet_s = self._quiet_to_ask_s(report)
+        overdue = quiet_s is None and self._is_overdue(mono_s)
+        if overdue:
+            quiet_s = self.quiet_s()
+        by_beats = overdue or (self.hangs is not None and self.hangs.history.moves.kind == "beats")
+        if quiet_s is None or quiet_s < float(self._settings.get("own-restart", 0.0)):
             return None  # what restarts within the job by itself is given its time
-        before, silent = self.memory.steps_seen, self._silent()
-        twice = tuple(node for node in silent or () if node in self.unheard)
-        self.unheard = silent or ()
-        # The question takes seconds, in which a stalled node may have come back.
-        still = bool(silent) and self.look(fresh=True) is not None and self.memory.steps_seen == before
-        if twice and still and self.quiet_s() >= ASKED_AGAIN_S:
-            return Suspicion(suspicions.lost_suspicion(twice), self.quiet_s())
-        if still and silent and self._ending:
-            return Suspicion(suspicions.lost_suspicion(silent), self.quiet_s())
-        pause_s = ASKED_AGAIN_S if self.unheard else min(ASKED_MAX_S, max(STILL_MIN_S, 2.0 * self.quiet_s()))
+        moved = self._signs_of_life()
+        # The questions take seconds, in which a stalled node may have come back.
+        lost = self._ask_ending() if self._ending else self._ask_lost(lambda: self._signs_of_life() != moved)
+        self.unheard = lost or ()
+        still = self.look(fresh=True) is not None and self._signs_of_life() == moved
+        if lost and still and (self._ending or by_beats or self.quiet_s() >= ASKED_AGAIN_S):
+            return Suspicion(suspicions.lost_suspicion(lost), quiet_s)
+        pause_s = node_silence.rest_s(quiet_s) if lost == () else ASKED_AGAIN_S
         self._ask_after_s = self.quiet_s() + pause_s
+        if overdue:
+            self._overdue_rest_s = min(node_silence.REST_MAX_S, max(OVERDUE_S, 2.0 * self._overdue_rest_s))
+            self._overdue_s = self._clock.mono_s() + self._overdue_rest_s
         return None
+
+    def _quiet_to_ask_s(self, report: WatchReport) -> float | None:
+        """How long the start has stood still, if it is time to ask its nodes."""
+        memory, quiet_s = self.memory, self.quiet_s()
+        if quiet_s < self._ask_after_s:
+            return None
+        if self._suspected or self._ending:
+            return quiet_s
+        step_s, history = report.median_step_s or 0.0, self.hangs.history if self.hangs is not None else None
+        if history is not None and history.moves.kind == "beats" and history.moves.steps >= liveness.WARM_STEPS:
+            beats_s = history.at(self._clock.mono_s()) - history.moves.at_s
+            longest_s = max(history.moves.longest_s, history.learnt.get(history.phase, 0.0))
+            after_s = node_silence.ask_after_s(beats=True, step_s=step_s, longest_s=longest_s)
+            return min(beats_s, quiet_s) if beats_s >= max(after_s, self._ask_after_s) else None
+        if memory.steps_seen < 2:
+            return None
+        after_s = node_silence.ask_after_s(beats=False, step_s=step_s, longest_s=memory.longest_gap_s)
+        return quiet_s if quiet_s >= after_s else None
+
+    def _is_overdue(self, mono_s: float) -> bool:
+        """Whether the ranks of some node have missed their time to write a beat."""
+        if self.hangs is None or mono_s < self._overdue_s:
+            return False
+        return self.hangs.watch.beats.overdue_nodes(mono_s)
+
+    def _signs_of_life(self) -> tuple[int, int, bool]:
+        beats = self.hangs.watch.beats.count if self.hangs is not None else 0
+        return self.memory.steps_seen, beats, self._ending
 
 
 @dataclass

@@ -31,6 +31,7 @@ from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.steps import StepRow
+from ftrun.supervisor.agent import batch_channel
 from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
 from ftrun.supervisor.agent.removed_nodes import RemovedNodes
 from ftrun.supervisor.agent.start_monitor import HangMonitor, StartMonitor
@@ -47,7 +48,7 @@ OWN_STEPS = "ftrun"
 """Name of the steps that ftrun itself creates to look after the nodes; they are not the script's."""
 
 STEPS_END_S = 8.0
-LOST_END_S = 0.2  # srun would wait for the lost node, up to a minute; slower processes are swept
+LOST_END_S = 0.2  # slower processes are swept
 SIGHT_EVERY_S = 5.0  # between scans of the checkpoint folder while nothing is urgent
 WRITING_EVERY_S = 0.5  # while a new one is being written
 TERM_S = 10.0
@@ -72,12 +73,25 @@ def stop(ctx: AgentContext, monitor: StartMonitor, found: Suspicion, settings: M
     for name, wait_s in (("TERM", TERM_S), ("KILL", KILL_S)):
         if ctx.channel.over(number) is not None:
             return
+        if lost and name == "TERM":
+            _kill_sruns(ctx, monitor.started.pid)
         ctx.journal.record("script.end.intended", signal=name, pid=monitor.started.pid)
         ctx.journal.act("script.end", partial(ctx.signal, monitor.started.pid, name))
         ctx.journal.record("script.end.done", signal=name)
         if _over_within(ctx, number, wait_s):
             return
     log_line(f"start {number}: it does not end")
+
+
+def _kill_sruns(ctx: AgentContext, script_pid: int) -> None:
+    """End the script's sruns. Their steps are cancelled, but they would wait for the lost node, KillWait and
+    two seconds more, and the script for them.
+    """
+    for pid in batch_channel.running_sruns(script_pid, ctx.where.job):
+        ctx.journal.record("script.end.intended", signal="KILL", pid=pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        ctx.journal.record("script.end.done", signal="KILL")
 
 
 def cancel_steps(ctx: AgentContext) -> bool:
@@ -129,7 +143,8 @@ def _emergency_save(
     """Ask the surviving processes for an emergency checkpoint, once, and wait a short time for it."""
     nodes = monitor.started.nodes
     gone = [node for node in nodes if node in found.diagnosis.nodes]
-    reads = found.diagnosis.fault is not FaultClass.HANG  # a process that hangs reads no file
+    # A process that hangs, or waits for a lost node, reads no file.
+    reads = found.diagnosis.fault is not FaultClass.HANG and found.diagnosis.signature != suspicions.LOST
     wanted, why = save_request.emergency_save(
         total=len(nodes),
         alive=len(nodes) - len(gone),

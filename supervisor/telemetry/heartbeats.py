@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.telemetry import stack_samples
+from ftrun.supervisor.telemetry import node_silence, stack_samples
 from ftrun.supervisor.telemetry.liveness import Activity, Rank, Stacks
 from ftrun.supervisor.telemetry.stack_samples import BUSY_BYTES_S, BUSY_SHARE
 from ftrun.supervisor.telemetry.straggler import Sample
@@ -28,6 +28,7 @@ from ftrun.supervisor.telemetry.straggler import Sample
 LINE_BYTES_MAX = 4096
 READ_MAX = 256
 LIST_EVERY_S = 5.0
+OTHERS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class BeatReader:
         self._next = 0
         self._beats: dict[int, Beat] = {}
         self._moved_s: dict[int, float] = {}
+        self._written_s: dict[int, float] = {}
         self._lives: dict[int, int] = {}  # the sum of a rank's counts before its last restart
         self._sample: dict[int, StillRank] = {}
         self._taken = 0
@@ -129,6 +131,11 @@ class BeatReader:
         """The last beat of each rank, by rank."""
         return tuple(self._beats[rank] for rank in sorted(self._beats))
 
+    @property
+    def count(self) -> int:
+        """How many beats were read so far; it moves with the ranks."""
+        return sum(self._lives[rank] + beat.n for rank, beat in self._beats.items())
+
     def poll(self, now_s: float) -> Pulse:
         """Read what is due. `now_s`: the caller's monotonic clock."""
         if self._listed_s is None or now_s - self._listed_s >= LIST_EVERY_S:
@@ -136,11 +143,8 @@ class BeatReader:
             self._names = _ranks_in(self._folder) or self._names
         read, gone = 0, 0
         for name in self._due():
-            line = _line(os.path.join(self._folder, name))
-            read, gone = read + (line is not None), gone + (line is None)
-            beat = parse_beat(line or b"")
-            if beat is not None and str(beat.rank) == name:
-                self._take(beat, now_s)
+            found = self._read(name, now_s)
+            read, gone = read + found, gone + (not found)
         stacks, activity = self._complete()
         ranks = tuple(
             Rank(
@@ -155,6 +159,40 @@ class BeatReader:
         )
         return Pulse(ranks, stacks, activity, readable=bool(read) or not gone)
 
+    def unwritten_s(self, nodes: Iterable[str], now_s: float) -> dict[str, float]:
+        """For how long all ranks of each of these nodes have written nothing, though ranks elsewhere have. Nodes
+        without such ranks are left out. Reads some files of both anew.
+        """
+        if not self._beats:
+            return {}
+        ranks: dict[str, list[int]] = {}
+        for rank, beat in self._beats.items():
+            ranks.setdefault(beat.host.partition(".")[0], []).append(rank)
+        names = {node.partition(".")[0]: node for node in nodes}
+        others = [rank for host, there in ranks.items() if host not in names for rank in there[:1]]
+        for rank in (*others[:OTHERS_MAX], *(rank for host in names for rank in ranks.get(host, ()))):
+            self._read(str(rank), now_s)
+        since_s = now_s - node_silence.unwritten_limit_s(len(self._beats))
+        if not any(self._written_s[rank] > since_s for rank in others):
+            return {}
+        return {
+            names[host]: now_s - max(self._written_s[rank] for rank in there)
+            for host, there in ranks.items()
+            if host in names and not any(self._beats[rank].phase == "done" for rank in there)
+        }
+
+    def overdue_nodes(self, now_s: float) -> bool:
+        """Whether ranks of some hosts have missed their time to write, and others have not. Reads nothing."""
+        if len(self._beats) > READ_MAX:  # they are not read often enough to tell
+            return False
+        limit_s = node_silence.unwritten_limit_s(len(self._beats))
+        last_s: dict[str, float] = {}
+        for rank, beat in self._beats.items():
+            if beat.phase != "done":
+                last_s[beat.host] = max(last_s.get(beat.host, 0.0), self._written_s[rank])
+        late = sum(now_s - at_s >= limit_s for at_s in last_s.values())
+        return 0 < late < len(last_s)
+
     def samples(self) -> tuple[Sample, ...]:
         """The own time so far of each rank that measures it, for the straggler search."""
         return tuple(Sample(one.rank, one.host, one.own_s, one.own_n) for one in self.beats if one.own_n)
@@ -165,8 +203,18 @@ class BeatReader:
         self._next = (self._next + count) % max(1, len(self._names))
         return due
 
+    def _read(self, name: str, now_s: float) -> bool:
+        """Read the file of a rank; False if it cannot be read."""
+        line = _line(os.path.join(self._folder, name))
+        beat = parse_beat(line or b"")
+        if beat is not None and str(beat.rank) == name:
+            self._take(beat, now_s)
+        return line is not None
+
     def _take(self, beat: Beat, now_s: float) -> None:
         before = self._beats.get(beat.rank)
+        if beat != before:
+            self._written_s[beat.rank] = now_s
         if before is None or (before.n, before.pid) != (beat.n, beat.pid):
             self._moved_s[beat.rank] = now_s
         lives = self._lives.setdefault(beat.rank, 0)

@@ -31,7 +31,7 @@ from ftrun.supervisor.diagnosis import launch_monitor
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.store import run_dir
 from ftrun.supervisor.store.lease import SystemClock
-from ftrun.supervisor.telemetry import hang_rules, straggler
+from ftrun.supervisor.telemetry import hang_rules, node_silence, straggler
 from tests.unit.lives import Life, write_stacks
 from tests.unit.questions import Said, Shut
 
@@ -634,8 +634,9 @@ def test_a_start_that_stands_still_beside_a_silent_node_is_ended(
     make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No line tells, and Slurm knows nothing: two answers without that node, and no sign of life between them, are the node's confirmation."""
-    monkeypatch.setattr(start_monitor, "STILL_MIN_S", 0.5)
+    monkeypatch.setattr(node_silence, "ASK_S", 0.5)
     monkeypatch.setattr(start_monitor, "ASKED_AGAIN_S", 0.2)
+    monkeypatch.setattr(node_silence, "PATIENCE_S", 1.5)
     monkeypatch.setattr(start_loop, "LOOK_EVERY_S", 0.1)
     stage = make(wanted=3, active=2)
     stage.steps.running = [_one_step(stage)]
@@ -655,7 +656,7 @@ def test_a_step_that_ends_beside_a_silent_node_is_not_waited_for(
     make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """srun says that a task failed, then waits for a node that does not answer: the nodes are asked at once, and one answer is enough."""
-    monkeypatch.setattr(start_monitor, "STILL_MIN_S", 600.0)
+    monkeypatch.setattr(node_silence, "ASK_S", 600.0)
     monkeypatch.setattr(start_monitor, "ASKED_AGAIN_S", 600.0)
     monkeypatch.setattr(start_loop, "LOOK_EVERY_S", 0.1)
     stage = make(wanted=3, active=2)
@@ -677,8 +678,9 @@ def test_a_start_that_stands_still_on_nodes_that_answer_is_left_alone(
     make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A silent log alone is no hang (P7)."""
-    monkeypatch.setattr(start_monitor, "STILL_MIN_S", 0.5)
+    monkeypatch.setattr(node_silence, "ASK_S", 0.5)
     monkeypatch.setattr(start_monitor, "ASKED_AGAIN_S", 0.2)
+    monkeypatch.setattr(node_silence, "PATIENCE_S", 1.5)
     monkeypatch.setattr(start_loop, "LOOK_EVERY_S", 0.1)
     stage = make()
     stage.steps.running = [_one_step(stage)]
