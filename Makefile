@@ -6,7 +6,7 @@ RUNS ?= 10000
 HOURS ?= 1
 ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers healthy-months test-board gpu-proofs gpu-kit
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms node-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers healthy-months test-board gpu-proofs gpu-kit
 
 check:
 	.ci/env dev
@@ -176,6 +176,10 @@ false-alarms:
 hang-alarms:
 	.ci/env dev
 	.venv/bin/python -m tests.falsealarms.hangs --runs $(RUNS) $(ALARMS)
+
+node-alarms:
+	.ci/env dev
+	.venv/bin/python -m tests.falsealarms.silences --runs $(RUNS) $(ALARMS)
 
 straggler-alarms:
 	.ci/env dev

@@ -180,7 +180,7 @@ class StartLoop:
             self.settings,
             self.ctx.catalog,
             lambda: self._silent_nodes(started, doubted),
-            lost,
+            lost=lost,
             clock=self.ctx.clock,
             survived=self._survived,
             log_sizes=self._log_sizes if started.number > 1 else self._sizes_before(),

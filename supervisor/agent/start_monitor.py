@@ -75,8 +75,8 @@ class StartMonitor:
         settings: Mapping[str, Any],
         catalog: Callable[[], Catalog],
         ending: Callable[[], tuple[str, ...] | None],
-        lost: Callable[[Callable[[], bool]], tuple[str, ...] | None],
         *,
+        lost: Callable[[Callable[[], bool]], tuple[str, ...] | None],
         clock: Clock,
         survived: set[str] | None = None,
         log_sizes: Mapping[str, int] = MappingProxyType({}),
@@ -100,7 +100,9 @@ class StartMonitor:
         self._began_s = self._quiet_since_s = self._clock.mono_s()
         self.to_first_step_s: float | None = None  # how long this start took to its first step
         self._ask_after_s = 0.0  # how long the start must stand still before the nodes are asked (again)
-        self._overdue_s = self._overdue_rest_s = 0.0  # beats of a node: when to heed them again, and the pause
+        self._overdue_s = self._overdue_rest_s = (
+            0.0  # beats of a node: when to heed them again, and the pause
+        )
         self.unheard: tuple[str, ...] = ()  # the silent nodes at the last answer
         self.end_offsets: Mapping[str, int] = {}  # log -> its bytes when ftrun began to end the start
         self.first_evidence_s: dict[str, float] = {}  # signature -> first seen (Unix seconds)
@@ -277,7 +279,11 @@ class StartMonitor:
         if self._suspected or self._ending:
             return quiet_s
         step_s, history = report.median_step_s or 0.0, self.hangs.history if self.hangs is not None else None
-        if history is not None and history.moves.kind == "beats" and history.moves.steps >= liveness.WARM_STEPS:
+        if (
+            history is not None
+            and history.moves.kind == "beats"
+            and history.moves.steps >= liveness.WARM_STEPS
+        ):
             beats_s = history.at(self._clock.mono_s()) - history.moves.at_s
             longest_s = max(history.moves.longest_s, history.learnt.get(history.phase, 0.0))
             after_s = node_silence.ask_after_s(beats=True, step_s=step_s, longest_s=longest_s)

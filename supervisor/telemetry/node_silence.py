@@ -89,7 +89,5 @@ def is_lost(one: NodeSilence) -> bool:
     patience_s = max(patience_s, LATER_THAN * one.slowest_s, BACK_TIMES * one.back_s)
     patience_s = min(patience_s, PATIENCE_MAX_S)
     return (
-        one.direct_s is not None
-        and one.asked_s >= patience_s
-        and one.direct_s >= DIRECT_SHARE * patience_s
+        one.direct_s is not None and one.asked_s >= patience_s and one.direct_s >= DIRECT_SHARE * patience_s
     )

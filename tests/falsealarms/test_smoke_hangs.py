@@ -6,7 +6,7 @@ import pytest
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.telemetry import hang_rules
-from tests.falsealarms import hangs, lives, stragglers
+from tests.falsealarms import hangs, lives, silences, stragglers
 
 RUNS = 50
 
@@ -125,3 +125,16 @@ def test_no_healthy_node_is_told() -> None:
     """Jobs without a straggler cost no node anything; one that is four times slower is nearly always told."""
     assert 0 == stragglers.alarms(60, 1)[1]
     assert len(stragglers.delays(12, 1_000_000, 4.0)) >= 9
+
+
+def test_no_healthy_run_loses_a_node() -> None:
+    """Slow daemons, file systems that stall, killed guards, nodes that stand still for 6 s: none alone loses a node."""
+    worlds = [silences.draw(seed) for seed in range(40_000, 40_300)]
+
+    assert [None] * len(worlds) == [silences.watch(world) for world in worlds]
+    assert sum(world.asked for world in worlds) > 50
+
+
+def test_a_node_that_stays_frozen_is_lost() -> None:
+    """The count above is not blind."""
+    assert sum(silences.frozen(range(40_000, 40_060), 600.0)) > 30

@@ -67,7 +67,7 @@ class Life:
             {"fault-grace": 60.0},
             lambda: catalog,
             self._silent,
-            lambda moves: self._silent(),
+            lost=lambda moves: self._silent(),
             clock=self.clock,
         )
         monkeypatch.setattr(node_liveness, "job_is_running", lambda cluster, job: self.runs)

@@ -123,6 +123,23 @@ def test_many_ranks_are_read_in_turn(tmp_path: Path) -> None:
     assert 300 == len(reader.poll(2.0).ranks)
 
 
+def test_a_node_whose_ranks_owe_a_line_while_others_write_is_seen(tmp_path: Path) -> None:
+    """Ranks that stand still write as well. Where nobody writes, the file system may stand still."""
+    reader = BeatReader(str(tmp_path))
+    for rank in (0, 1):
+        _write(tmp_path, rank, 5)
+    reader.poll(100.0)
+    assert reader.unwritten_s(["n1"], 109.0) == {}
+
+    _write(tmp_path, 0, 5, still={"at": 109.0})
+    assert not reader.overdue_nodes(107.0)
+    assert reader.unwritten_s(["n1"], 109.0) == {"n1": 9.0}
+    assert reader.overdue_nodes(109.0)
+    _write(tmp_path, 1, 5, still={"at": 110.0})
+    assert reader.unwritten_s(["n1.cluster", "n7"], 110.0) == {"n1.cluster": 0.0}
+    assert not reader.overdue_nodes(110.0)
+
+
 def test_only_ranks_are_read(tmp_path: Path) -> None:
     """Files of stacks, drafts and ranks under a wrong name are no beats."""
     _write(tmp_path, 3, 1)
