@@ -52,10 +52,7 @@ else:
         return draft
 
 
-_OWN = {
-    "__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__getstate__",
-    "__setstate__",
-}  # fmt: skip
+_OWN = {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__reduce__"}
 _MISSING = dataclasses.MISSING
 # Copies a record into a writable object of the same layout; for each record class that was ever replaced.
 _DRAFTED: dict[type, Callable[[Any], Any]] = {}
@@ -76,9 +73,8 @@ def _record(cls: type) -> type:
     fields = dataclasses.fields(made)
     made.__dataclass_params__.frozen = made.__dataclass_params__.eq = True
     made.__init__ = _init(made, fields)
-    made.__eq__, made.__hash__ = _comparing(tuple(field.name for field in fields))
+    made.__eq__, made.__hash__, made.__reduce__ = _of_values(tuple(field.name for field in fields))
     made.__repr__, made.__setattr__, made.__delattr__ = _repr, _no_set, _no_delete
-    made.__getstate__, made.__setstate__ = _get_state, _set_state
     return made  # type: ignore[no-any-return]
 
 
@@ -116,8 +112,8 @@ def _init(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
     return made
 
 
-def _comparing(names: tuple[str, ...]) -> tuple[Any, Any]:
-    """__eq__ and __hash__ for a record with these fields."""
+def _of_values(names: tuple[str, ...]) -> tuple[Any, Any, Any]:
+    """__eq__, __hash__ and __reduce__ for a record with these fields."""
     get: Any = operator.attrgetter(*names) if names else lambda _: ()
     values: Any = get if len(names) != 1 else lambda record: (get(record),)
 
@@ -127,7 +123,10 @@ def _comparing(names: tuple[str, ...]) -> tuple[Any, Any]:
     def __hash__(self: Any) -> int:  # noqa: N807
         return hash(values(self))
 
-    return __eq__, __hash__
+    def __reduce__(self: Any) -> Any:  # noqa: N807
+        return self.__class__, values(self)
+
+    return __eq__, __hash__, __reduce__
 
 
 def _repr(self: Any) -> str:
@@ -141,15 +140,6 @@ def _no_set(_self: Any, name: str, _value: object) -> None:
 
 def _no_delete(_self: Any, name: str) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-
-
-def _get_state(self: Any) -> list[Any]:
-    return [getattr(self, field.name) for field in dataclasses.fields(self)]
-
-
-def _set_state(self: Any, state: list[Any]) -> None:
-    for field, value in zip(dataclasses.fields(self), state, strict=True):
-        object.__setattr__(self, field.name, value)
 
 
 def columns(of: object, names: str) -> dict[str, Any]:

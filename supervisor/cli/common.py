@@ -28,6 +28,7 @@ from ftrun.supervisor.model.errors import SettingError, UnreadableRun, UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.store.run_cache import RunCache
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,20 +69,24 @@ def checked_home(path: str) -> str:
     return path
 
 
-def load_run(run_dir: str) -> Run:
+def load_run(run_dir: str, cache: RunCache | None = None) -> Run:
     """The run in this folder. Raises UserError if its journal cannot be read."""
     try:
-        return journal.load_run(run_dir)
+        return journal.load_run(run_dir) if cache is None else cache.load(run_dir)[0]
     except (UnreadableRun, OSError) as error:
         raise UserError(errors.unreadable_text(os.path.basename(run_dir), error), 1) from None
 
 
-def all_runs(home_dir: str) -> list[tuple[str, Run]]:
-    """Every readable run, oldest first; unreadable ones are reported on stderr."""
-    found = []
+def all_runs(home_dir: str, *, over: bool = True) -> list[tuple[str, Run]]:
+    """Every readable run, oldest first; unreadable ones are reported on stderr. `over` False: runs that are known
+    to be over may lack.
+    """
+    found, cache = [], RunCache(home_dir)
     for run_dir in store_run_dir.run_dirs(home_dir):
+        if not over and cache.is_over(run_dir):
+            continue
         try:
-            found.append((run_dir, load_run(run_dir)))
+            found.append((run_dir, load_run(run_dir, cache)))
         except UserError as error:
             print(f"ftrun: {error}", file=sys.stderr)
     return sorted(found, key=lambda pair: pair[1].created_at_s)

@@ -6,20 +6,22 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ftrun.hooks.runtime.formats import duration_text, plain
 from ftrun.slurm.client import nodeset
-from ftrun.supervisor.board import lines
-from ftrun.supervisor.board.reading import HomeReader, SeenRun, Told, Watch
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, Name, argument, option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import FINAL_STATES
-from ftrun.supervisor.nodes import spool
-from ftrun.supervisor.reports import view_checkpoints, view_run
+from ftrun.supervisor.reports import view_run
+from ftrun.supervisor.store import live_steps
+from ftrun.supervisor.store import run_dir as store_run_dir
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.board.reading import HomeReader, SeenRun, Told, Watch
 
 ASKED_SHOWN_S = 86_400.0
 STEPS_EVERY_S = 60.0  # by `status --watch`, where nothing else changes
@@ -48,7 +50,7 @@ def status(
     if watch:
         return _print_changes(home_dir, names or (), every=every, json=json)
     named = [common.find_run(name) for name in dict.fromkeys(names or ())]
-    found = named or common.all_runs(home_dir)
+    found = named or common.all_runs(home_dir, over=every)
     runs = [run for _, run in found]
     shown = [run for run in runs if names or every or not run.final or run.paused]
     state = common.supervisor_state(home_dir)
@@ -56,11 +58,12 @@ def status(
     restarted = bool(open_runs) and not state.watched and common.ensure_supervisor(home_dir)
     now = time.time()
     folders = {run.id: folder for folder, run in found}
-    shown = [view_run.with_present_step(folders[run.id], spool.with_answers(run, now), now) for run in shown]
-    rows = [
-        view_run.run_row(run, now) | {"staged": view_checkpoints.staged_facts(folders[run.id], run)}
+    steps = view_run.LiveSteps(live_steps.read_steps(home_dir))
+    shown = [
+        view_run.at_step(_with_answers(run, now), steps.progress(folders[run.id], run, now), now)
         for run in shown
     ]
+    rows = [view_run.run_row(run, now) | {"staged": _staged(folders[run.id], run)} for run in shown]
     if json:
         facts = {
             "watched": state.watched,
@@ -91,12 +94,32 @@ def status(
             [_cells(row) for row in rows],
         )
     else:
-        over = any(run.final for run in runs) and not every
+        over = not every and bool(store_run_dir.run_dirs(home_dir))
         print("no run is under supervision" + ("; runs that are over: ftrun status --all" if over else ""))
     for row in rows:
         _say_asked(row, now)
     _say_watch(state, open_runs, restarted, now)
     return 0
+
+
+def _with_answers(run: Run, now_s: float) -> Run:
+    """The run with what the site's service has answered by now."""
+    if not run.asked:
+        return run
+    from ftrun.supervisor.nodes import spool  # few runs ask it
+
+    return spool.with_answers(run, now_s)
+
+
+def _staged(folder: str, run: Run) -> dict[str, Any] | None:
+    """The run's checkpoints in node memory; None where it has none."""
+    if not run.settings.get("stage"):
+        return None
+    from ftrun.supervisor.reports import (
+        view_checkpoints,
+    )  # it inspects checkpoints, which costs a tenth of `status`
+
+    return view_checkpoints.staged_facts(folder, run)
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
@@ -117,10 +140,16 @@ def _cells(row: dict[str, Any]) -> list[object]:
 
 
 def _why(row: dict[str, Any]) -> str:
-    trouble = view_checkpoints.staging_problem(row["staged"]) if row["staged"] else ""
+    trouble = _staging_problem(row["staged"]) if row["staged"] else ""
     staged = f"checkpoints in memory: {trouble}" if trouble else ""
     caps = "" if row["state"] in {one.value for one in FINAL_STATES} else view_run.caps_text(row)
     return "; ".join(filter(None, (view_run.why_text(row), staged, caps)))
+
+
+def _staging_problem(staged: dict[str, Any]) -> str:
+    from ftrun.supervisor.reports import view_checkpoints
+
+    return view_checkpoints.staging_problem(staged)
 
 
 def _companions(row: dict[str, Any]) -> str:
@@ -176,6 +205,8 @@ class _Watcher:
         self._started_s = float("-inf")
 
     def __call__(self, open_runs: int) -> Watch:
+        from ftrun.supervisor.board.reading import Watch
+
         state, now = common.supervisor_state(self._home), time.monotonic()
         restarted = False
         if open_runs and not state.watched and now - self._started_s > RESTART_EVERY_S:
@@ -188,6 +219,8 @@ class _Watcher:
 
 def _print_changes(home_dir: str, names: Sequence[str], *, every: bool, json: bool) -> int:
     """Print a line for each run, then one for each change, until all named runs are over."""
+    from ftrun.supervisor.board.reading import HomeReader, Watch
+
     reader = HomeReader(home_dir, [common.find_run_dir(name) for name in dict.fromkeys(names)])
     watcher, watched, look_s = _Watcher(home_dir), Watch(), float("-inf")
     told: dict[str, tuple[dict[str, str], float]] = {}
@@ -217,10 +250,12 @@ def _print_change(
     seen: SeenRun, reader: HomeReader, before: tuple[dict[str, str], float] | None, *, json: bool
 ) -> tuple[dict[str, str], float]:
     """Print a run if it changed, its step alone once a minute; what was told of it last, and when."""
+    from ftrun.supervisor.board import lines
+
     now_s = time.time()
     run, loss = reader.present(seen, now_s)
     assert run is not None
-    row = view_run.run_row(run, now_s) | {"staged": view_checkpoints.staged_facts(seen.folder, run)}
+    row = view_run.run_row(run, now_s) | {"staged": _staged(seen.folder, run)}
     texts = lines.cells(row, seen.points, loss, now_s, watched=True) | {"WHY": plain(_why(row))}
     lasting = {name: texts[name] for name in ("STATE", "JOB", "NODES", "LAST FAULT", "WHY")}
     if before is not None and (lasting == before[0] and now_s - before[1] < STEPS_EVERY_S):
@@ -267,6 +302,7 @@ def top(*, every: Every = False) -> int:
 
 def told_by(home_dir: str) -> Told:
     """What commands tell the board of this home."""
+    from ftrun.supervisor.board.reading import Told
     from ftrun.supervisor.cli import explain, nodes
 
     ledger = nodes.LedgerView(home_dir, sources.load(os.getcwd(), dict(os.environ)))
@@ -281,9 +317,11 @@ def told_by(home_dir: str) -> Told:
 
 def show(name: Name, json: Json = False) -> int:
     """Show one run in full: attempts, faults, budgets, exclusions."""
+    from ftrun.supervisor.reports import view_checkpoints
+
     run_dir, run = common.find_run(name)
     now = time.time()
-    run = view_run.with_present_step(run_dir, spool.with_answers(run, now), now)
+    run = view_run.with_present_step(run_dir, _with_answers(run, now), now)
     staged = view_checkpoints.staged_facts(run_dir, run)
     facts = view_run.run_facts(run, now) | {
         "folder": run_dir,

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.parse import has_token
+from ftrun.slurm.records import replace
 from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.context.cluster_snapshot import STALE_AFTER_S, ClusterSnapshot, Stale
 from ftrun.supervisor.context.services import Services
@@ -137,8 +138,8 @@ class RunContext:
 
     def _reload(self) -> None:
         self._sizes = journal.sizes(self.run_dir)
-        self._lengths = journal.believed_lengths(self.run_dir)
-        self.run = journal.load_run(self.run_dir)
+        run, self._lengths = self.services.read_run(self.run_dir)
+        self.run = replace(run, settings=self.services.shared_settings(run.settings))
 
     # ------------------------------------------------------------------ the run
 
@@ -198,6 +199,12 @@ class RunContext:
         """How many bytes of each journal file count, as of the last read."""
         return self._lengths
 
+    @property
+    def folded_lengths(self) -> dict[str, int]:
+        """How many bytes of each journal file are folded in `run`, our own included."""
+        own = self._journal
+        return self._lengths if own is None else {**self._lengths, os.path.basename(own.path): own.size_bytes}
+
     def catch_up(self) -> None:
         """Fold the journal again if another process has written to it."""
         if self._journal is None and journal.sizes(self.run_dir) != self._sizes:
@@ -237,14 +244,13 @@ class RunContext:
             self.services.prove(within_s=PROOF_LASTS_S)
             return
         self.services.prove()
-        believed = journal.believed_lengths(self.run_dir)
-        if believed != self._lengths:
+        if journal.sizes(self.run_dir) != self._sizes:
             raise JournalChanged(self.run_dir)
         self._journal = journal.Journal.open_epoch(
             self.run_dir,
             epoch=self.services.lead.epoch,
             writer=self.services.lead.writer,
-            believed=believed,
+            believed=self._lengths,
             now=self.services.clock.now_s,
         )
         self._stays_open = self.services.descriptors.take()

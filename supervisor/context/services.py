@@ -13,16 +13,19 @@ from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.context.accounting_cache import AccountingCache
 from ftrun.supervisor.context.cluster_snapshot import ALL_RUNS
+from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.timers import Slots
 from ftrun.supervisor.nodes.ledger import NodeLedger
 from ftrun.supervisor.nodes.site_reports import SiteReporter
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog
+from ftrun.supervisor.store import journal
 from ftrun.supervisor.store.crash_points import crash_plan
 from ftrun.supervisor.store.lease import Clock, Lease
 from ftrun.supervisor.telemetry.tail import Descriptors
 
 JOURNALS_SHARE = 4  # the share of open files for journals is one in so many; logs have half
+SETTINGS_KEPT = 8
 T = TypeVar("T")
 
 
@@ -43,6 +46,8 @@ class Services:
     steps: Steps | None = None  # to run our own steps in jobs; None = not possible here
     # Runs slow work outside of the loop.
     in_background: Callable[[Callable[[], None]], None] = field(default_factory=lambda: _in_background)
+    # Reads a run and the lengths of its journal; at the start of a supervisor by the cache of the one before it.
+    read_run: Callable[[str], tuple[Run, dict[str, int]]] = journal.load_whole
     uncalled: set[str] = field(
         default_factory=set
     )  # tokens whose sbatch this process announced and did not call yet
@@ -60,6 +65,7 @@ class Services:
     _domains: Mapping[str, tuple[str, ...]] | None = None
     _catalog: Catalog | None = None
     _slots: Slots = field(default_factory=Slots)
+    _settings: list[Mapping[str, Any]] = field(default_factory=list)  # of the last runs, each once
 
     def __post_init__(self) -> None:
         reporter = SiteReporter(self.facts, self.clock.now_s, self.tell)
@@ -76,6 +82,14 @@ class Services:
     def shared(self, kind: type[T]) -> T:
         """The one object of this class for all runs; the feature that declares the class owns it."""
         return self._slots.of(kind)
+
+    def shared_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The same settings as one object for all runs that have them: they are most of what a run holds."""
+        for known in self._settings:
+            if known == settings:
+                return known
+        self._settings = [settings, *self._settings[: SETTINGS_KEPT - 1]]
+        return settings
 
     def facts(self) -> ClusterFacts:
         """The settings of the cluster; asked for once. Raises SlurmError."""

@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ftrun.slurm.client.cluster import Cluster, JobRow, NodeRow
@@ -41,16 +42,20 @@ from ftrun.supervisor.controller.reconcile import RunReconciler
 from ftrun.supervisor.model import job_rows
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.publish.process import PublishProcess
-from ftrun.supervisor.store import node_tools
+from ftrun.supervisor.store import journal, node_tools
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store.journal import JournalDamaged, JournalTooNew
 from ftrun.supervisor.store.lease import Clock, Lease, LeaseLost
+from ftrun.supervisor.store.live_steps import StepsWriter
+from ftrun.supervisor.store.run_cache import RunCache, RunCacheWriter
 
 BROKEN_FOR_S = 60.0  # how long a run is skipped after a failed step
 NODES_EVERY_S = 5.0
 PROVE_EVERY_S = 1.0
 MOVING_POLL_S = 0.5
 GLANCE_EVERY_S = 0.2
+CACHE_EVERY_S = 60.0
+CACHE_FIRST_S = 5.0
 GLANCE_SHARE = 20.0  # the pause after a glance is at least so many times its own CPU time
 _LIVE = frozenset({State.RUNNING, State.SUSPECT})
 _MOVING = frozenset({State.SUBMITTING, State.SETTLING, State.RECOVERING, State.ENDING, State.NEW})
@@ -86,6 +91,10 @@ class Supervisor:
         self.ticks = 0
         self._snapshot: ClusterSnapshot | None = None
         self._next_glance_s = 0.0
+        self._earlier: RunCache | None = None  # what the supervisor before this one noted, at our first tick
+        self._cache = RunCacheWriter(home)
+        self._cache_due_s = clock.mono_s() + CACHE_FIRST_S
+        self._steps = StepsWriter(home)
 
     # ------------------------------------------------------------------ one round
 
@@ -99,6 +108,9 @@ class Supervisor:
         if not self.reconcilers:
             self.services.prove()
         self._find_runs()
+        if self._earlier is not None:
+            self._forget_earlier()
+            self._tell_status()  # the first steps of a thousand runs take seconds
         snapshot = self._snapshot = self._look()
         proven_s = float("-inf")
         for run_dir in list(self.reconcilers):
@@ -117,6 +129,11 @@ class Supervisor:
         if self._publish is not None:
             self._publish.look()
         self._tell_status()
+        if self.services.clock.mono_s() >= self._cache_due_s:
+            self._write_cache()
+        if self._steps.due(self.services.clock.mono_s()):
+            live = (ctx for ctx in self._contexts() if ctx.run.state in _LIVE)
+            self._steps.write({ctx.run.id: seen for ctx in live if (seen := observe.step_seen(ctx))})
         self.ticks += 1
 
     @property
@@ -161,6 +178,10 @@ class Supervisor:
             self._take(run_dir, asked)
 
     def _take(self, run_dir: str, asked: float) -> None:
+        if self._earlier is not None and self._earlier.is_over(run_dir, asked):
+            self._cache.keep_over(self._earlier, run_dir)
+            self._final[run_dir] = asked
+            return
         try:
             reconciler = RunReconciler(run_dir, self.services)
         except (JournalDamaged, JournalTooNew, OSError, KeyError, ValueError) as error:
@@ -169,7 +190,7 @@ class Supervisor:
         ctx = reconciler.ctx
         if ctx.run.final and not (_asked(ctx) or _unfinished(ctx)):
             self.services.ledger.follow(ctx.run)
-            self._final[run_dir] = asked
+            self._leave(ctx, asked)
             return
         self.reconcilers[run_dir] = reconciler
 
@@ -242,7 +263,7 @@ class Supervisor:
             if _asked(ctx):
                 return
             self._drop(run_dir, "")
-            self._final[run_dir] = stamp
+            self._leave(ctx, stamp)
 
     def _guarded(self, run_dir: str, deed: Callable[[], None]) -> bool:
         """Do something for one run so that a failure does not reach another run. False if it failed. Raises
@@ -276,6 +297,26 @@ class Supervisor:
         if why:
             self._set_aside(run_dir, why)
 
+    def _leave(self, ctx: RunContext, asked: float) -> None:
+        self._final[ctx.run_dir] = asked
+        self._cache.note_over(ctx.run_dir, ctx.run, ctx.folded_lengths, asked)
+
+    def _write_cache(self) -> None:
+        """Note what we know of the runs for those who look at them, and for the next supervisor."""
+        self._cache_due_s = self.services.clock.mono_s() + CACHE_EVERY_S
+        for ctx in self._contexts():
+            self._cache.note_live(ctx.run_dir, ctx.run, ctx.folded_lengths)
+        with contextlib.suppress(OSError):  # it is only a cache
+            self._cache.write({ctx.run.id for ctx in self._contexts()})
+
+    def _read_cache(self) -> None:
+        """Read at our first tick what the supervisor before this one noted."""
+        self._earlier = RunCache(self.services.home)
+        self.services.read_run = partial(self._earlier.load, whole=True)
+
+    def _forget_earlier(self) -> None:
+        self._earlier, self.services.read_run = None, journal.load_whole
+
     def forget(self) -> None:
         """Drop all runs and what is remembered of them: the lease is gone."""
         self._left_open = len(self.reconcilers)
@@ -283,6 +324,7 @@ class Supervisor:
             reconciler.close()
         self.reconcilers.clear()
         self._final.clear()
+        self._cache = RunCacheWriter(self.services.home)
         node_history.forget_pending_exclusions(self.services)
 
     def _tell_status(self) -> None:
@@ -318,9 +360,11 @@ class Supervisor:
             try:
                 with contextlib.suppress(OSError):  # jobs do without it
                     node_tools.install_node_tools(self.services.home)
+                self._read_cache()
                 while not until(self) and not self._is_hopeless():
                     self.tick()
                     self._wait(min(poll_s, MOVING_POLL_S) if self.moving else poll_s)
+                self._write_cache()
                 self.forget()
                 self.lease.release()
                 if self._is_hopeless() or not self._left_behind(until):

@@ -26,6 +26,7 @@ from ftrun.supervisor.model.states import IGNORED_SUFFIX
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Evidence
 from ftrun.supervisor.store import attempt_dir, node_reports, run_dir
+from ftrun.supervisor.store.live_steps import StepSeen
 from ftrun.supervisor.telemetry import log_watcher
 from ftrun.supervisor.telemetry.line_owner import KnownOwners
 from ftrun.supervisor.telemetry.log_watcher import WatchReport
@@ -191,6 +192,15 @@ def adopt_job(ctx: RunContext, job: str, launch: int) -> None:
     ctx.record("job.adopted", job_id=job, launch=launch, instead_of=ctx.attempt.job)
     ctx.begin_launch(launch)
     run_dir.index_job(ctx.services.home, job, ctx.run.id)
+
+
+def step_seen(ctx: RunContext) -> StepSeen | None:
+    """The step of a live start, and where in its log; None before the first."""
+    place, step = monitor_of(ctx).step_place(), ctx.observations.step
+    launch = ctx.attempt.launch
+    if place is None or step is None or ctx.attempt.failed_tasks:
+        return None
+    return StepSeen((ctx.attempt.number, launch.number, launch.start.number), *place, step)
 
 
 def script_ended_now(ctx: RunContext) -> bool:

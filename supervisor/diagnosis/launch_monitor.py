@@ -113,6 +113,10 @@ class LaunchMonitor:
         paths = {*(log.path for log in (*self._backend.logs(), *self._backend.other_logs())), *others}
         return {path: log_watcher.file_size(path) for path in paths if path not in known} | known
 
+    def step_place(self) -> tuple[str, int] | None:
+        """As `LogWatcher.step_place`."""
+        return self._watcher.step_place() if self._watcher is not None else None
+
     def topology(self) -> Topology:
         """Which rank runs on which node, as far as known. Slurm's default, block distribution, is not
         assumed.

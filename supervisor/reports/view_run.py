@@ -7,9 +7,11 @@ of stop and pause and the expected end.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm import records
@@ -24,7 +26,9 @@ from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.policy_input import limits_from
 
 if TYPE_CHECKING:
+    from ftrun.supervisor.policy.policy_input import PolicyLimits
     from ftrun.supervisor.store.attempt_dir import LaunchRecord
+    from ftrun.supervisor.store.live_steps import StepSeen
     from ftrun.supervisor.telemetry.progress import Progress, ProgressReader
 
 
@@ -103,10 +107,14 @@ STEP_TAIL_BYTES = 1 << 16
 
 
 class LiveSteps:
-    """The steps that the ends of live logs show: the journal notes one a minute. A look reads what is new."""
+    """The steps that the ends of live logs show: the journal notes one a minute. A look reads what is new.
 
-    def __init__(self) -> None:
+    `told`: what the supervisor saw of the logs of many runs a moment ago; only what came since is read of them.
+    """
+
+    def __init__(self, told: Mapping[str, StepSeen] = MappingProxyType({})) -> None:
         self._readers: dict[str, tuple[str, int, ProgressReader]] = {}  # folder -> log, bytes read, reader
+        self._told = told
 
     def progress(self, run_dir: str, run: Run, now_s: float) -> Progress | None:
         """What the live log of a run shows now; None without one."""
@@ -114,6 +122,15 @@ class LiveSteps:
         if attempt is None or run.final or attempt.launch.end.state:
             self._readers.pop(run_dir, None)
             return None
+        seen = self._told.get(run.id)
+        if seen is not None and seen.start == (
+            attempt.number,
+            attempt.launch.number,
+            attempt.launch.start.number,
+        ):
+            found = _since(seen, now_s)
+            if found is not None:
+                return found
         from ftrun.supervisor.store import attempt_dir
         from ftrun.supervisor.telemetry.progress import ProgressReader
 
@@ -134,6 +151,27 @@ class LiveSteps:
             reader.feed(text, now_s)
         self._readers[run_dir] = (path, reached + len(text), reader)
         return reader.at_rest()[0]
+
+
+def _since(seen: StepSeen, now_s: float) -> Progress | None:
+    """What a log shows now; None where it is not the one that was seen, or has grown by much."""
+    from ftrun.supervisor.telemetry.progress import Progress, ProgressReader
+
+    try:
+        more_bytes = os.stat(seen.log).st_size - seen.size_bytes
+        if not 0 <= more_bytes <= STEP_TAIL_BYTES:
+            return None
+        known = Progress(step=seen.step)
+        if not more_bytes:
+            return known
+        with open(seen.log, "rb", buffering=0) as stream:
+            stream.seek(seen.size_bytes)
+            reader = ProgressReader(start_offset_bytes=seen.size_bytes)
+            reader.feed(stream.read(more_bytes), now_s)
+    except OSError:
+        return None
+    newest = reader.at_rest()[0]
+    return newest if newest is not None and (newest.step or -1) > seen.step else known
 
 
 def at_step(run: Run, progress: Progress | None, now_s: float) -> Run:
@@ -176,7 +214,7 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "nodes": list(attempt.nodes) if attempt else [],
         "step": attempt.last_step if attempt and attempt.last_step is not None else run.best_step,
         "retries_used": run.retries,
-        "retries_left": max(0, limits_from(run.settings).retries - run.retries),
+        "retries_left": max(0, _limits(run.settings).retries - run.retries),
         "net_progress_at": run.progress_at_s,
         "caps": _caps(run, now_s),
         "inside": _inside(attempt, _full(run)) if attempt else _NOTHING_INSIDE,
@@ -392,8 +430,18 @@ def budgets(run: Run) -> dict[str, dict[str, int | None]]:
     return table
 
 
+_last_limits: tuple[Mapping[str, Any], PolicyLimits] | None = None  # many runs share one set of settings
+
+
+def _limits(settings: Mapping[str, Any]) -> PolicyLimits:
+    global _last_limits  # noqa: PLW0603
+    if _last_limits is None or _last_limits[0] is not settings:
+        _last_limits = settings, limits_from(settings)
+    return _last_limits[1]
+
+
 def _caps(run: Run, now_s: float) -> dict[str, float | None]:
-    limits = limits_from(run.settings)
+    limits = _limits(run.settings)
     return {
         "lost_node_hours": round(estimates.lost_node_hours(run, now_s), 3),
         "max_lost_node_hours": limits.max_lost_node_h,

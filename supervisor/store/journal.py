@@ -53,6 +53,7 @@ class Journal:
         self._now = now
         self.epoch = epoch
         self.writer = writer
+        self.size_bytes = 0
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         self._seq = 0
 
@@ -102,7 +103,7 @@ class Journal:
         record = new_record(kind, numbers, data, seq=self._seq, now_s=self._now())
         if self._fd < 0:  # not made anew: a file that is gone was the run's, which is gone with it
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        append_record(self._fd, record)
+        self.size_bytes += append_record(self._fd, record)
         self._seq += 1
         return record
 
@@ -119,12 +120,16 @@ def new_record(kind: str, numbers: dict[str, Any], data: dict[str, Any], *, seq:
     return {**head, "submission": numbers["attempt"], **numbers, "data": data}
 
 
-def append_record(fd: int, *records: Record) -> None:
-    """A line each, whole or torn, then fdatasync. A short write is finished, so a torn line means a crash."""
-    view = memoryview(b"".join(map(record_line, records)))
+def append_record(fd: int, *records: Record) -> int:
+    """A line each, whole or torn, then fdatasync. A short write is finished, so a torn line means a crash.
+    Returns the bytes that were written.
+    """
+    text = b"".join(map(record_line, records))
+    view = memoryview(text)
     while view:
         view = view[os.write(fd, view) :]
     os.fdatasync(fd)
+    return len(text)
 
 
 _CHECKSUM = (
@@ -182,9 +187,18 @@ def read_readable(run_dir: str) -> tuple[list[Record], list[str]]:
 
 def load_run(run_dir: str) -> Run:
     """The run in this folder, as its journal tells it. Raises UnreadableRun, OSError."""
+    return load_whole(run_dir)[0]
+
+
+def load_whole(run_dir: str) -> tuple[Run, dict[str, int]]:
+    """The run in this folder, and what a new writer believes of its journal: file -> bytes of whole records
+    that count. Raises as `load_run`.
+    """
     from ftrun.supervisor.model.events import fold  # `ftrun sbatch` only writes
 
-    return fold(os.path.basename(run_dir), read_run(run_dir))
+    files = read_files(run_dir)
+    records = (record for records in files.values() for _, record in records)
+    return fold(os.path.basename(run_dir), records), lengths_of(files)
 
 
 def sizes(run_dir: str) -> dict[str, int]:
@@ -200,9 +214,12 @@ def newest_epoch(names: Iterable[str]) -> int:
 
 def believed_lengths(run_dir: str) -> dict[str, int]:
     """The length in bytes of the whole records of every journal file: what a new writer believes."""
-    return {
-        name: max((end for end, _ in records), default=0) for name, records in read_files(run_dir).items()
-    }
+    return lengths_of(read_files(run_dir))
+
+
+def lengths_of(files: dict[str, list[tuple[int, Record]]]) -> dict[str, int]:
+    """The same of files that were read. (pure)"""
+    return {name: max((end for end, _ in records), default=0) for name, records in files.items()}
 
 
 class _File:
@@ -269,22 +286,36 @@ def version_of(record: Record) -> int:
 def _read_file(path: str) -> _File:
     """Raises JournalTooNew."""
     with open(path, "rb") as stream:
-        content = stream.read()
-    file, name = _File(), os.path.basename(path)
+        return _parse_file(path, stream.read())
+
+
+def parse_more(path: str, content: bytes, *, seq: int, start_bytes: int) -> list[tuple[int, Record]] | None:
+    """(offset after it, record) of each whole record that was added to this file behind `start_bytes`, where
+    record `seq` is next. None where they are not just that: the whole journal must be read. (pure)
+    """
+    try:
+        file = _parse_file(path, content, seq=seq, start=start_bytes)
+    except JournalTooNew:
+        return None
+    return None if file.damage else file.records
+
+
+def _parse_file(path: str, content: bytes, *, seq: int = 0, start: int = 0) -> _File:
+    """What stands in these bytes of a file, which begin with record `seq` at byte `start`. Raises JournalTooNew."""
+    file, name, stop = _File(), os.path.basename(path), start + len(content)
     checksums, lines = False, content.split(b"\n")
-    start = 0
-    for seq, line in enumerate(lines[:-1]):  # what stands behind the last newline is torn: it is written last
+    for number, line in enumerate(lines[:-1], seq):  # behind the last newline is torn: it is written last
         end = start + len(line) + 1
         try:
             record = parse_record(line)
             too_new = version_of(record) > VERSION
-            checksums = checksums if seq else _has_checksum(line)
+            checksums = checksums if number > seq else _has_checksum(line)
             if checksums != _has_checksum(line) and not too_new:
                 raise ValueError("a checksum is missing")
-            if checksums and record["seq"] != seq and not file.damage and not too_new:
-                raise ValueError(f"record {record['seq']} stands where record {seq} was written")
+            if checksums and record["seq"] != number and not file.damage and not too_new:
+                raise ValueError(f"record {record['seq']} stands where record {number} was written")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if end == len(content) and b"\0\0" in line:
+            if end == stop and b"\0\0" in line:
                 break  # torn: the last line, filled up by the file system
             file.damage.append(f"{name}: byte {start}: {error}")
         else:

@@ -35,6 +35,7 @@ class JournalTail:
         self.run_dir = run_dir
         self.offsets = dict(offsets)
         self._sizes: dict[str, int] | None = None  # None: nothing was read in this process
+        self._seqs: dict[str, int] = {}  # file name -> records that were read of it
 
     def read_on(self) -> Growth:
         """The records since the last call; at the first call all of them. Raises UnreadableRun, OSError."""
@@ -55,23 +56,21 @@ class JournalTail:
         newest = names[-1]
         if any(sizes[name] != (self._sizes or {})[name] for name in known if name != newest):
             return None
-        start = self.offsets.get(newest, 0)
-        with open(os.path.join(self.run_dir, "journal", newest), "rb") as stream:
+        start, path = self.offsets.get(newest, 0), os.path.join(self.run_dir, "journal", newest)
+        with open(path, "rb") as stream:
             stream.seek(start)
             content = stream.read()
-        content = content[: content.rfind(b"\n") + 1]  # the rest is torn, or being written
-        try:
-            records = [journal.parse_record(line) for line in content.split(b"\n")[:-1]]
-            if any(journal.version_of(record) > journal.VERSION for record in records):
-                return None
-        except (ValueError, KeyError, TypeError):
+        found = journal.parse_more(path, content, seq=self._seqs.get(newest, 0), start_bytes=start)
+        if found is None:
             return None
+        records = [record for _, record in found]
         if newest not in known and records:
             opened = records[0]
             believed = opened["data"].get("believed") if opened["kind"] == "journal.opened" else None
             if believed != {name: self.offsets.get(name, 0) for name in known}:
                 return None
-        self.offsets[newest] = start + len(content)
+        self.offsets[newest] = max((end for end, _ in found), default=start)
+        self._seqs[newest] = self._seqs.get(newest, 0) + len(records)
         return records
 
     def _whole(self, sizes: Mapping[str, int]) -> Growth:
@@ -82,9 +81,9 @@ class JournalTail:
             for end, record in records
             if end > self.offsets.get(name, 0)
         ]
-        for name, records in files.items():
-            read = max((end for end, _ in records), default=0)
+        for name, read in journal.lengths_of(files).items():
             self.offsets[name] = max(read, self.offsets.get(name, 0))
+            self._seqs[name] = len(files[name])
         self._sizes = dict(sizes)
         return Growth(fresh, [record for records in files.values() for _, record in records])
 

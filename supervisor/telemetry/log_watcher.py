@@ -130,6 +130,14 @@ class LogWatcher:
         """Log -> how many bytes it is known to have: what was read, or more if the file shows more by now."""
         return {tail.log.path: max(tail.offset_bytes, file_size(tail.log.path)) for tail in self._tails.tails}
 
+    def step_place(self) -> tuple[str, int] | None:
+        """The log with the steps, and up to which byte it was read; None before the first step."""
+        leading = _leading(self._files)
+        if leading is None:
+            return None
+        tail = self._tails.tails[self._files.index(leading)]
+        return tail.log.path, tail.offset_bytes
+
     def close(self) -> None:
         """Give the descriptors back."""
         self._tails.close()

@@ -1,0 +1,234 @@
+"""Laws of what the supervisor notes for those who look: it saves time and changes no answer. (I/O)"""
+
+from __future__ import annotations
+
+import binascii
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ftrun.supervisor.model.errors import UnreadableRun
+from ftrun.supervisor.model.run import Attempt, Run
+from ftrun.supervisor.model.states import State
+from ftrun.supervisor.reports.view_run import LiveSteps
+from ftrun.supervisor.store import attempt_dir, journal, live_steps, run_cache
+from ftrun.supervisor.store.live_steps import StepSeen, StepsWriter
+from ftrun.supervisor.store.run_cache import RunCache, RunCacheWriter
+
+FROZEN = sorted(
+    path for path in (Path(__file__).resolve().parents[2] / "frozen").glob("v*/*/*") if path.is_dir()
+)
+
+
+def _home(tmp_path: Path, source: Path) -> Path:
+    """A home with a copy of this run; nothing in it has changed lately."""
+    run_dir = tmp_path / "runs" / source.name
+    shutil.copytree(source / "journal", run_dir / "journal")
+    _grow_old(run_dir)
+    return run_dir
+
+
+def _grow_old(run_dir: Path) -> None:
+    for path in (*(run_dir / "journal").iterdir(), run_dir / "journal"):
+        os.utime(path, ns=(10**18, 10**18))
+
+
+def _noted(run_dir: Path, *, over: bool = False) -> None:
+    home, (run, lengths) = str(run_dir.parents[1]), journal.load_whole(str(run_dir))
+    writer = RunCacheWriter(home)
+    if over:
+        writer.note_over(str(run_dir), run, lengths, 7.0)
+    else:
+        writer.note_live(str(run_dir), run, lengths)
+    writer.write({run.id})
+
+
+def _cached(run_dir: Path, *, whole: bool = False) -> tuple[Run, dict[str, int]]:
+    return RunCache(str(run_dir.parents[1])).load(str(run_dir), whole=whole)
+
+
+def _newest(run_dir: Path) -> Path:
+    return max((run_dir / "journal").iterdir())
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 0], ids=["whole", "last-record"])
+def test_a_run_from_the_cache_is_the_run_of_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Wherever a journal was cut when the cache was written, what came since is folded on top, torn lines and all."""
+    monkeypatch.setattr(run_cache, "CHECKED_BYTES", limit)
+    for number, source in enumerate(FROZEN):
+        run_dir = _home(tmp_path / str(number), source)
+        newest, known = _newest(run_dir), journal.load_whole(str(run_dir))
+        content = newest.read_bytes()
+        lines = content.splitlines(keepends=True)
+        for count in range(1, len(lines) + 1, 1 + len(lines) // 5):
+            newest.write_bytes(b"".join(lines[:count]))
+            _grow_old(run_dir)
+            _noted(run_dir)
+            newest.write_bytes(content + b'{"torn":')
+
+            assert known == _cached(run_dir)
+
+
+def test_the_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The laws here would hold without a cache, too: an unchanged journal is not read."""
+    run_dir = _home(tmp_path, FROZEN[0])
+    _noted(run_dir)
+    known = journal.load_whole(str(run_dir))
+    monkeypatch.setattr(journal, "load_whole", lambda _: pytest.fail("the journal is read"))
+
+    assert known == _cached(run_dir)
+
+
+def test_no_cache_changes_an_answer(tmp_path: Path) -> None:
+    """Cut anywhere, with any byte changed, empty, of another release, or in the way as a folder."""
+    run_dir = _home(tmp_path, FROZEN[-1])
+    _noted(run_dir)
+    known, path = journal.load_whole(str(run_dir)), tmp_path / run_cache.FILE
+    content = path.read_bytes()
+    other = content.replace(content[12:20], b"00000000", 1)
+    changed = [
+        content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        for place in range(0, len(content), 97)
+    ]
+    for text in (b"", other, *changed, *(content[:place] for place in range(0, len(content), 97))):
+        path.write_bytes(text)
+
+        assert known == _cached(run_dir)
+
+    path.unlink()
+    path.mkdir()
+    assert known == _cached(run_dir)
+
+
+def test_who_acts_on_a_run_has_every_byte_of_it_checked(tmp_path: Path) -> None:
+    """Whatever the times of the files say, a byte that was changed in any of them is seen."""
+    run_dir = _home(tmp_path, FROZEN[-1])
+    for path in sorted((run_dir / "journal").iterdir()):
+        content = path.read_bytes()
+        _grow_old(run_dir)
+        _noted(run_dir)
+        known = journal.load_whole(str(run_dir))
+        assert known == _cached(run_dir, whole=True)
+
+        path.write_bytes(b"(" + content[1:])
+        _grow_old(run_dir)
+        with pytest.raises(UnreadableRun):
+            _cached(run_dir, whole=True)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_byte_changed_in_a_journal_is_seen_through_the_cache(tmp_path: Path, grows: bool) -> None:
+    """Wherever it was changed in the newest file, and whether or not that file goes on to grow."""
+    run_dir = _home(tmp_path, FROZEN[-1])
+    newest = _newest(run_dir)
+    records = [
+        journal.parse_record(line) | {"seq": seq} for seq, line in enumerate(newest.read_bytes().splitlines())
+    ]
+    content = b"".join(map(journal.record_line, records))  # builds as old as these wrote no checksums
+    kept = content[: content.rindex(b"\n", 0, -1) + 1] if grows else content
+    newest.write_bytes(kept)
+    _grow_old(run_dir)
+    _noted(run_dir)
+    for place in range(0, len(kept), 211):
+        newest.write_bytes(content[:place] + bytes([content[place] ^ 2]) + content[place + 1 :])
+
+        with pytest.raises(UnreadableRun):
+            _cached(run_dir)
+
+
+def test_a_new_file_of_a_journal_is_seen(tmp_path: Path) -> None:
+    """A later writer may not believe all that was folded: then the whole journal is read."""
+    run_dir = _home(tmp_path, FROZEN[0])
+    _noted(run_dir)
+    later = journal.Journal.open_epoch(
+        str(run_dir), epoch=99, writer="w", believed=journal.believed_lengths(str(run_dir))
+    )
+    later.append("warned", message="seen")
+
+    assert "seen" in _cached(run_dir)[0].warnings
+
+
+def test_a_run_that_is_over_is_known_until_its_journal_or_its_requests_change(tmp_path: Path) -> None:
+    """Neither a record in its newest file nor a new file, nor a request, is missed; a fresh time proves nothing."""
+    run_dir = _home(tmp_path, FROZEN[0])
+    _noted(run_dir, over=True)
+    home, newest = str(tmp_path), _newest(run_dir)
+
+    assert RunCache(home).is_over(str(run_dir))
+    assert RunCache(home).is_over(str(run_dir), 7.0)
+    assert not RunCache(home).is_over(str(run_dir), 8.0)
+
+    with newest.open("ab") as stream:
+        stream.write(b"{}\n")
+    assert not RunCache(home).is_over(str(run_dir))
+
+    shutil.rmtree(tmp_path / "runs")
+    run_dir = _home(tmp_path, FROZEN[0])
+    (run_dir / "journal" / "000099-w.000.jsonl").touch()
+    assert not RunCache(home).is_over(str(run_dir))
+
+    (
+        run_dir / "journal" / "000099-w.000.jsonl"
+    ).unlink()  # just now: the folder's time may not show the next change
+    _noted(run_dir, over=True)
+    assert not RunCache(home).is_over(str(run_dir))
+
+
+def test_nothing_is_called_that_a_cache_names(tmp_path: Path) -> None:
+    """A cache is data: no name in it but those of a run's records means anything."""
+    run_dir = _home(tmp_path, FROZEN[0])
+    _noted(run_dir)
+    body = b"cos\nsystem\n(S'touch %b/called'\ntR." % bytes(tmp_path)
+    form, path = run_cache._form(), tmp_path / run_cache.FILE
+    path.write_bytes(b"%b%08x %08x\n%b" % (run_cache._MAGIC, form, binascii.crc32(body), body))
+
+    assert journal.load_whole(str(run_dir)) == _cached(run_dir)
+    assert not (tmp_path / "called").exists()
+
+
+def _step(told: dict[str, StepSeen], run: Run, folder: Path) -> int | None:
+    found = LiveSteps(told).progress(str(folder), run, 1e9)
+    return found.step if found is not None else None
+
+
+def test_the_step_of_a_live_log_is_the_same_with_what_the_supervisor_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines that came since count; a log that was emptied, or another start's, is read from its end."""
+    log = tmp_path / "log"
+    record = attempt_dir.parse_launch({"stdout": str(log), "nodes": "n1"}, 0)
+    monkeypatch.setattr(attempt_dir, "latest_start_record", lambda *_: record)
+    run = Run("r-0001", state=State.RUNNING, attempts=(Attempt(1, 0.0, job="7"),))
+    told = {run.id: StepSeen((1, 0, 1), str(log), len("step 41 loss 2\n"), 41)}
+    for text, step in (
+        ("step 41 loss 2\n", 41),
+        ("step 41 loss 2\nstep 42 loss 2\n", 42),
+        ("step 41 loss 2\nno step\n", 41),
+        ("step 3 loss 2\n", 3),
+    ):
+        log.write_text(text)
+
+        assert [step, step] == [_step(told, run, tmp_path), _step({}, run, tmp_path)]
+
+    log.write_text("step 77 loss 2\n")
+    assert _step({run.id: told[run.id]._replace(start=(1, 0, 2))}, run, tmp_path) == 77
+
+
+def test_steps_are_written_for_many_runs_and_read_back(tmp_path: Path) -> None:
+    """A file that cannot be read is none."""
+    many = {f"r-{n}": StepSeen((1, 0, 1), f"/log.{n}", 10, n) for n in range(live_steps.RUNS_MIN)}
+    writer = StepsWriter(str(tmp_path))
+    writer.write(dict(list(many.items())[1:]))
+    assert {} == live_steps.read_steps(str(tmp_path))
+
+    writer.write(many)
+    assert many == live_steps.read_steps(str(tmp_path))
+
+    for text in ("", "[1]", '{"r": [1, 2, 3, 4]}', '{"r": 5}'):
+        (tmp_path / live_steps.FILE).write_text(text)
+        assert {} == live_steps.read_steps(str(tmp_path))
