@@ -1213,6 +1213,7 @@ _ft_main() {
     _ft_writer=$!
     [ -n "$_ft_tmp" ] || _ft_unpack
     _ft_open_talk
+    [ -z "$_ft_scattered" ] || _ft_say "$_ft_scattered"
     _ft_within "$_ft_patience" "$_ft_writer"
     [ "$_ft_status" -eq 1 ] && { rm -rf "$_ft_tmp"; _ft_refuse 0 "attempt $_ft_attempt of $_ft_run is closed; not started"; }
     _ft_set_token "$_ft_status"

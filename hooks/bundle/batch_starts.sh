@@ -10,7 +10,7 @@
 # shellcheck shell=sh disable=SC1007,SC2006,SC2015,SC2030,SC2031,SC2034,SC2154
 
 _ft_look_inside() { # whether anything of this concerns this job, into _ft_inside
-    _ft_inside= _ft_all= _ft_active= _ft_moved= _ft_spans= _ft_far= _ft_counter=
+    _ft_inside= _ft_scattered= _ft_all= _ft_active= _ft_moved= _ft_spans= _ft_far= _ft_counter=
     case $_ft_spares in '' | *[!0-9]*) _ft_spares=0 ;; esac
     [ -n "$_ft_agent" ] || [ "$_ft_spares" -gt 0 ] || return 0
     [ -n "${SLURM_JOB_ID-}" ] && [ -z "${SLURM_HET_SIZE-}" ] && [ "$_ft_place" = "$_ft_whole" ] && _ft_inside=1
@@ -34,12 +34,52 @@ _ft_activate_first() { # those of the job that no spare is needed for
     set -- $_ft_all
     case $_ft_width in '' | *[!0-9]*) _ft_width=$(($# - _ft_spares)) ;; esac
     [ "$_ft_width" -ge 1 ] && [ "$_ft_width" -lt $# ] || return 0
+    if [ -n "$_ft_segment" ] && _ft_pick_segments; then
+        _ft_active=$_ft_picked
+        return 0
+    fi
     _ft_picked=
     for _ft_i in "$@"; do
         [ "$_ft_width" -gt 0 ] && _ft_picked="$_ft_picked $_ft_i"
         _ft_width=$((_ft_width - 1))
     done
     _ft_active=$_ft_picked
+}
+
+# Those of _ft_all that make whole segments, _ft_segment nodes each below one leaf switch or in one block, _ft_width in all, into
+# _ft_picked. Fails where there are too few.
+_ft_pick_segments() {
+    _ft_leaf= _ft_taken=' ' _ft_left=$_ft_width
+    for _ft_word in `_ft_slurm scontrol show topology 2>/dev/null`; do
+        case $_ft_word in
+            SwitchName=* | AggregatedBlock=*) _ft_leaf= ;;
+            BlockName=* | Level=0) _ft_leaf=1 ;;
+            Nodes=*) [ -z "$_ft_leaf" ] || _ft_take_segments "${_ft_word#Nodes=}" ;;
+        esac
+    done
+    if [ "$_ft_left" -gt 0 ]; then
+        _ft_scattered="unit: too few nodes of the job share a switch or block in segments of $_ft_segment: the first $_ft_width are used"
+        return 1
+    fi
+    _ft_picked=
+    for _ft_i in $_ft_all; do
+        case $_ft_taken in *" $_ft_i "*) _ft_picked="$_ft_picked $_ft_i" ;; esac
+    done
+}
+
+_ft_take_segments() { # as many nodes of list $1 as make whole segments of the job, onto _ft_taken
+    _ft_hosts "$1"
+    _ft_near= _ft_n=0
+    for _ft_i in $_ft_text; do
+        case " $_ft_all " in *" $_ft_i "*) _ft_near="$_ft_near $_ft_i" _ft_n=$((_ft_n + 1)) ;; esac
+    done
+    _ft_n=$((_ft_n - _ft_n % _ft_segment))
+    [ "$_ft_n" -le "$_ft_left" ] || _ft_n=$_ft_left
+    _ft_left=$((_ft_left - _ft_n))
+    for _ft_i in $_ft_near; do
+        [ "$_ft_n" -gt 0 ] && _ft_taken="$_ft_taken$_ft_i " && _ft_n=$((_ft_n - 1))
+    done
+    return 0
 }
 
 _ft_look_at_job() { # all its nodes into _ft_all, in Slurm's order; empty where they cannot be told

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from ftrun.slurm.client.topology import Topology
+
 
 class JobState(str, Enum):
     """Slurm's job states (base state; flags like COMPLETING stand in for the base state as squeue prints them)."""
@@ -310,8 +312,8 @@ class Cluster(Protocol):
     def partitions(self) -> Mapping[str, PartitionRow]:
         """Partitions by name in one call."""
 
-    def domains(self) -> Mapping[str, tuple[str, ...]]:
-        """Leaf switch or block -> the nodes below it; {} where the cluster has no topology."""
+    def topology(self) -> Topology:
+        """Which nodes share a switch or a block; empty where the cluster has no topology. Asked once an hour at most."""
 
     def facts(self) -> ClusterFacts:
         """Name, version and the settings that decisions depend on."""

@@ -375,25 +375,3 @@ def parse_dependencies(text: str) -> dict[str, str]:
         for job_id, dependency in _rows(text, 2)
     )
     return {job_id: dependency for job_id, dependency in rows if dependency}
-
-
-_LEAF = re.compile(r"^(?:SwitchName=(\S+) Level=0|BlockName=(\S+))\b.*? Nodes=(\S+)", re.MULTILINE)
-
-
-def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
-    """Leaf switch or block -> its nodes; {} without topology. Other lines are skipped. topology/tree prints
-    `SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[0-1]` for each switch, with a higher level above the leaves;
-    topology/block prints `BlockName=b0 BlockIndex=0 Nodes=n[0-17] BlockSize=18`.
-    """
-    found = {}
-    for switch, block, nodes in _LEAF.findall(text):
-        try:
-            found[switch or block] = expand(nodes)
-        except ValueError:
-            continue
-    return found
-
-
-def has_no_topology(stderr: str) -> bool:
-    """Whether the controller answered that there is no topology."""
-    return "No topology information available" in stderr

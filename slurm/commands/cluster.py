@@ -29,6 +29,7 @@ from ftrun.slurm.client.cluster import (
 )
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, SlurmError, Unreachable
 from ftrun.slurm.client.nodeset import expand, fold
+from ftrun.slurm.client.topology import Topology, has_no_topology, parse_topology
 from ftrun.slurm.commands import process
 from ftrun.slurm.commands.failure_kinds import Call, is_gone
 from ftrun.slurm.commands.process import Answer, Context, ask, reading_env
@@ -40,6 +41,7 @@ _COMPARED_MAX = 100
 JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
 _QUICK_S = 3.0  # a failure that took longer is not retried: the caller polls anyway
 _PING_S = 10.0
+_TOPOLOGY_KEPT_S = 3600.0
 _WAITS = frozenset({"Resources", "Priority"})
 
 
@@ -61,6 +63,8 @@ class CommandCluster:
         self._timeout_s = timeout_s
         self._submit_timeout_s = submit_timeout_s
         self._user = user if user is not None else pwd.getpwuid(os.geteuid()).pw_name
+        self._topology: Topology | None = None
+        self._topology_s = 0.0
 
     def submit(self, request: SubmitRequest) -> Submitted:
         """One sbatch, in exactly the request's context (see `Cluster.submit`). `request.argv` must not ask
@@ -142,11 +146,12 @@ class CommandCluster:
         """Partitions by name, hidden ones included."""
         return parse.parse_partitions(self._read(["scontrol", "-a", "-o", "show", "partition"]).stdout)
 
-    def domains(self) -> Mapping[str, tuple[str, ...]]:
-        """Nodes that share a leaf switch or a block, from the controller's topology plugin."""
-        return parse.parse_topology(
-            self._read(["scontrol", "show", "topology"], accept=parse.has_no_topology).stdout
-        )
+    def topology(self) -> Topology:
+        """What the controller's topology plugin knows. It changes by a reconfiguration only."""
+        if self._topology is None or time.monotonic() - self._topology_s > _TOPOLOGY_KEPT_S:
+            shown = self._read(["scontrol", "show", "topology"], accept=has_no_topology).stdout
+            self._topology, self._topology_s = parse_topology(shown), time.monotonic()
+        return self._topology
 
     def reserved(self, name: str) -> tuple[str, ...]:
         """The nodes of a reservation, active or future."""

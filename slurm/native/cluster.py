@@ -76,7 +76,7 @@ class NativeCluster:
         self.speaking = ClientInUse("commands", "pyslurm was not asked yet")
         # What the commands do in any case: site filters run in sbatch, and squeue can filter by user.
         self.submit, self.find, self.details = commands.submit, commands.find, commands.details
-        self.stays, self.domains, self.reserved = commands.stays, commands.domains, commands.reserved
+        self.stays, self.topology, self.reserved = commands.stays, commands.topology, commands.reserved
         self.step_files = commands.step_files
         self.facts, self.ping, self.rights = commands.facts, commands.ping, commands.rights
         self.dependents, self.contended = commands.dependents, commands.contended

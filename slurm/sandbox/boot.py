@@ -255,6 +255,7 @@ def make_folders(plan: Plan) -> None:
         ("slurm.conf", slurm_conf(plan)),
         ("gres.conf", gres_conf(plan)),
         ("cgroup.conf", cgroup_conf_text(plan.version)),
+        *([("topology.conf", plan.topology)] if plan.topology else []),
         ("hosts", hosts_file(plan, _machine_hosts())),
     ):
         put(folder / name, text)

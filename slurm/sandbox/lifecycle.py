@@ -32,6 +32,7 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
     ssh: bool = False,
     accounting: bool = False,
     shm_mib: int = 0,
+    topology: str = "",
     slurmd_timeout_s: int = 10,
     conf: Mapping[str, str] | None = None,
     base_port: int | None = None,
@@ -41,7 +42,8 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
 ) -> Sandbox:
     """Bring a sandbox up in a folder of its own and return when all nodes are idle. `gpus` is per node;
     `conf` overrides slurm.conf (see `slurm_conf`); with `uts=False` no host names of nodes are attempted.
-    With `shm_mib` every node has a /dev/shm of its own, so large, which is gone when the node crashes. A
+    With `shm_mib` every node has a /dev/shm of its own, so large, which is gone when the node crashes.
+    `topology` is the text of topology.conf. A
     living sandbox with the same nodes in that folder is returned as it is; a dead one is cleaned up first.
     `on_start` is called once all checks have passed and daemons are about to start. Raises SandboxError: what
     is missing and what to install, or what went wrong.
@@ -73,6 +75,7 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
             ssh=ssh,
             accounting=accounting,
             shm_mib=shm_mib,
+            topology=topology,
             slurmd_timeout_s=slurmd_timeout_s,
             conf=dict(conf or {}),
         )

@@ -48,7 +48,8 @@ class Plan:
     `version` is Slurm's (major, minor). `gpu_files` is the File= expression of gres.conf ("" without GPUs);
     `gpu_numbered` tells whether jobs see CUDA_VISIBLE_DEVICES. `uts`: nodes have host names of their own;
     `hosts`: they can resolve them; `marked`: every node lives in a UTS namespace of its own, named or not.
-    `shm_mib`: every node has a /dev/shm of its own, so large (0: that of the machine). `multiple_slurmd`:
+    `shm_mib`: every node has a /dev/shm of its own, so large (0: that of the machine). `topology`: the text of
+    topology.conf, of switches or of blocks ("": no topology). `multiple_slurmd`:
     this Slurm allows several slurmds on one host; where it does not, each node has a host name and a munged
     of its own. Ports: slurmctld `base_port`, then one per slurmd, then one per sshd, then two for
     accounting.
@@ -68,6 +69,7 @@ class Plan:
     ssh: bool = False
     accounting: bool = False
     shm_mib: int = 0
+    topology: str = ""
     uts: bool = True
     hosts: bool = True
     multiple_slurmd: bool = True
@@ -238,6 +240,9 @@ def _settings(plan: Plan) -> dict[str, str]:
     }
     if plan.gpus:
         settings["GresTypes"] = "gpu"
+    if plan.topology:
+        kind = "block" if "BlockName=" in plan.topology else "tree"
+        settings["TopologyPlugin"] = f"topology/{kind}"
     if plan.accounting:
         settings |= {
             "AccountingStorageType": "accounting_storage/slurmdbd",

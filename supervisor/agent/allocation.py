@@ -13,7 +13,7 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.agent.context import AgentContext
 from ftrun.supervisor.agent.node_liveness import NodeAnswers
-from ftrun.supervisor.config.node_counts import parse_pool, sizes_of_settings
+from ftrun.supervisor.config.node_counts import parse_pool, segment_size, sizes_of_settings
 from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
@@ -44,6 +44,7 @@ def describe_allocation(
     facts = replace(facts, silent=frozenset(lost))
     broken = [node for span in ctx.spans if lost.intersection(span.nodes) for node in span.nodes]
     aside = tuple(dict.fromkeys((*aside, *broken)))  # a companion that lost a node is over as a whole
+    excluded = run.excluded_at(seen.now_s)
     spares = start_decision.usable_spares(
         ctx.nodes,
         active=seen.nodes,
@@ -51,7 +52,7 @@ def describe_allocation(
         answered=reach.answered,
         unfit=reach.unfit,
         facts=facts,
-        excluded=run.excluded_at(seen.now_s),
+        excluded=excluded,
     )
     place = start_decision.allocation_state(
         seen,
@@ -65,7 +66,7 @@ def describe_allocation(
         off=off or ("" if reach.known else f"it is not known which nodes are well: {reach.why}"),
     )
     sizes = sizes_of_settings(run.settings)
-    idle, borrowed = _to_be_had(ctx, run, around, {*ctx.nodes, *run.excluded_at(seen.now_s)})
+    idle, borrowed = _to_be_had(ctx, run, around, {*ctx.nodes, *excluded})
     waiting = [node for node in ctx.nodes if node not in {*seen.nodes, *aside} and node in reach.answered]
     return replace(
         place,
@@ -75,6 +76,8 @@ def describe_allocation(
         idle=max(len(idle), borrowed) + ctx.expected if around.partition else None,
         lent=frozenset(node for span in ctx.spans for node in span.nodes),
         others_wait=sizes is not None and bool(idle) and other_jobs_wait(ctx),
+        doubtful=frozenset(excluded) | start_decision.degraded_nodes(facts),
+        segment=segment_size(run.settings),
     )
 
 
@@ -126,6 +129,7 @@ def view_cluster(ctx: AgentContext, settings: dict[str, Any], run: Run) -> polic
             nodes_needed=len(where.nodes),
             may_ask=bool(settings.get("site-spool")),
             sizes=queue.sizes_left(run, sizes_of_settings(settings)),
+            topology=cluster.topology(),
         )
         return queue.with_same_devices(found, nodes, run)
     except SlurmError:

@@ -88,7 +88,7 @@ class StagingCoordinator:
         leaves: Mapping[str, Sequence[str]] = {}
         if len(started.nodes) > 1:
             with contextlib.suppress(SlurmError):
-                leaves = self.ctx.cluster.domains()
+                leaves = self.ctx.cluster.topology().leaves
         pairs = staging.pair_nodes(started.nodes, leaves, self._pairs)
         if pairs != self._pairs:
             self._pairs = pairs

@@ -25,6 +25,7 @@ from typing import Any
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError
+from ftrun.slurm.client.topology import by_leaf
 from ftrun.slurm.commands.node_queries import NodeQuery
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.records import dataclass
@@ -321,6 +322,8 @@ class Companions:
             node_reports.set_aside_reports(
                 self.ctx.where.run_dir, self.ctx.where.attempt, back, str(one.number)
             )
+        with contextlib.suppress(SlurmError):
+            nodes = by_leaf(nodes, self.ctx.cluster.topology())
         one.state, one.nodes = READY, nodes
         if one.ahead:
             self.ctx.coming = (Span(one.job, nodes),)

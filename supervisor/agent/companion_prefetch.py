@@ -21,7 +21,7 @@ from ftrun.supervisor.agent.companion_jobs import READY, WAITING, Companions
 from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.agent.node_checks import FailureChecks
 from ftrun.supervisor.agent.spanning_limits import SpanningLimits, idle_count, pool_with_idle_nodes
-from ftrun.supervisor.config import recovery_order
+from ftrun.supervisor.config import node_counts, recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
 from ftrun.supervisor.model.types import FaultClass
 
@@ -85,6 +85,8 @@ class CompanionPrefetch:
             self._checks.begin(nodes)
 
     def _wanted(self) -> bool:
+        if node_counts.segment_size(self.settings):  # which nodes will do depends on which segments stay whole
+            return False
         rungs, fault = recovery_order.rung_rules_from(self.settings), FaultClass.NODE
         if config_rungs.Rung.COMPANION not in rungs.order(fault):
             return False

@@ -10,10 +10,12 @@ fault may come back when a new job of the run could use them too, that is when t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.client.topology import Topology, whole_segments
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.agent import allocation, companion_jobs, start_monitor, stop_start
 from ftrun.supervisor.agent.companion_jobs import READY, WAITING, Companion, Companions
@@ -24,7 +26,7 @@ from ftrun.supervisor.agent.spanning_limits import SpanningLimits
 from ftrun.supervisor.agent.start_monitor import StartMonitor
 from ftrun.supervisor.agent.stop_start import CheckpointWait
 from ftrun.supervisor.config import recovery_order, rungs
-from ftrun.supervisor.config.node_counts import Sizes, sizes_of_settings
+from ftrun.supervisor.config.node_counts import SIZES_MAX, Sizes, segment_size, sizes_of_settings
 from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.model.run import Run
@@ -69,7 +71,11 @@ class GrowMonitor:
         self, ctx: AgentContext, monitor: StartMonitor, settings: Mapping[str, Any], room: GrowContext
     ) -> None:
         self._ctx, self._monitor, self._settings, self._room = ctx, monitor, settings, room
-        self._sizes = sizes_of_settings(settings)
+        self._sizes, self._unit = sizes_of_settings(settings), segment_size(settings)
+        self._outside: frozenset[str] = (
+            frozenset()
+        )  # nodes that a companion must not have, for whole segments
+        self._topology = Topology()
         self._min_stay_s = number_of(settings, "grow-min-interval")
         self._every_s = min(LOOK_EVERY_S, max(2.0, self._min_stay_s / 4.0))
         self._next_s = self._sight_s = ctx.clock.mono_s()
@@ -143,7 +149,7 @@ class GrowMonitor:
             self._checks = FailureChecks(self._ctx, self._monitor.started, self._settings)
             self._checks.begin(self._own)
         if found.missing:
-            away = {*run.excluded_at(self._ctx.clock.now_s()), *self._room.aside()}
+            away = {*run.excluded_at(self._ctx.clock.now_s()), *self._room.aside(), *self._outside}
             left_s = scene.left_s
             asked = self._room.companions.ask(found.missing, away, left_s, f"the run grows {found.reason}")
             self._asked = (asked, mono_s)
@@ -188,7 +194,12 @@ class GrowMonitor:
             )
         now_s = ctx.clock.now_s()
         view = allocation.view_cluster(ctx, dict(self._settings), run)
-        idle = len(view.idle - {*ctx.nodes, *run.excluded_at(now_s)}) if view.partition else None
+        found = sorted(view.idle - {*ctx.nodes, *run.excluded_at(now_s)})
+        self._topology = view.topology
+        if self._unit:
+            found = list(self._whole(found, most=scene.sizes.full - scene.size - scene.free))
+            self._outside = frozenset(view.partition) - frozenset(found)
+        idle = len(found) if view.partition else None
         return replace(
             scene,
             idle=idle,
@@ -208,7 +219,16 @@ class GrowMonitor:
         back = _may_return(run, out, self._ctx.clock.now_s(), number_of(self._settings, "exclude-for"))
         free = [node for node in self._ctx.nodes if node not in used and node not in out]
         back -= self._ctx.drained  # not repaired yet
-        return (*free, *(node for node in self._ctx.nodes if node in back and node not in used))
+        found = (*free, *(node for node in self._ctx.nodes if node in back and node not in used))
+        return self._whole(found) if self._unit else found
+
+    def _whole(self, nodes: Sequence[str], most: int = SIZES_MAX) -> tuple[str, ...]:
+        """As many of these nodes as make whole segments, `most` at most."""
+        if not self._topology:
+            with contextlib.suppress(SlurmError):
+                self._topology = self._ctx.cluster.topology()
+        segments = whole_segments(nodes, self._unit, self._topology)
+        return tuple(node for segment in segments[: most // self._unit] for node in segment)
 
     def _run(self) -> Run | None:
         try:

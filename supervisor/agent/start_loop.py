@@ -478,6 +478,8 @@ class StartLoop:
     ) -> companion_jobs.JoinResult:
         run, now_s = ruled.case.run, self.ctx.clock.now_s()
         away = {*run.excluded_at(now_s), *ruled.ruling.decision.exclude, *reach.silent, *reach.unfit}
+        if ruled.move.within:
+            away |= set(ruled.case.cluster.partition) - set(ruled.move.within)
         count, why = ruled.move.missing, ruled.move.reason
         wanted = companion_jobs.CompanionRequest(
             monitor.started, count, frozenset(away), reach.end_s, until_s, why

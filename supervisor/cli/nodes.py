@@ -272,7 +272,7 @@ def _load_view() -> NodesView:
     cluster = CommandCluster(env, timeout_s=SLURM_TIMEOUT_S)
     try:
         rows = cluster.nodes()
-        domains = cluster.domains()
+        domains = cluster.topology().leaves
         if pool is not None:
             pooled = tuple(sorted(companion.pool_nodes(cluster, pool)))
     except SlurmError as error:

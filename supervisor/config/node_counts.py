@@ -88,6 +88,26 @@ def sizes_of_settings(chosen: Mapping[str, object]) -> Sizes | None:
     return parse_sizes(str(chosen.get("nodes", "")), str(chosen.get("nodes-valid", "")))
 
 
+def segment_size(chosen: Mapping[str, object]) -> int:
+    """How many nodes in a row share a leaf switch or block, by the setting `unit`; 0 where none need to. Raises SettingError."""
+    kind, colon, count = str(chosen.get("unit", "") or "node").partition(":")
+    if kind == "node" and not colon:
+        return 0
+    if kind != "segment":
+        raise SettingError(f"unit: {chosen['unit']!r} wants node, segment or segment:NODES")
+    sizes = sizes_of_settings(chosen)
+    size = _number("unit", count) if colon else sizes.unit if sizes is not None else 0
+    if size < 2:
+        raise SettingError(
+            "unit: how many nodes make a segment is not known: --ft-unit=segment:NODES, or --ft-nodes=MIN-MAX:NODES"
+        )
+    if sizes is not None and (wrong := [one for one in sizes.all if one % size]):
+        raise SettingError(
+            f"unit: {_named(wrong)} nodes are no whole segments of {size}: --ft-nodes=MIN-MAX:{size}"
+        )
+    return size
+
+
 def plan_batch(sizes: Sizes, whole: int, micro: int, per_node: int, replicas: int = 0) -> GlobalBatch | None:
     """Return how the global batch is kept at every size; None if none was given.
 

@@ -240,6 +240,10 @@ def _refuse_form(key: str, text: str) -> None:
         from ftrun.supervisor.config.node_counts import parse_pool
 
         parse_pool(text)
+    elif key == "unit":
+        from ftrun.supervisor.config.node_counts import segment_size
+
+        segment_size({"unit": text, "nodes": "" if ":" in text else "2-2:2"})
     elif key in ("nodes", "nodes-valid"):
         from ftrun.supervisor.config.node_counts import parse_sizes
 

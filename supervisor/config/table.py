@@ -187,6 +187,9 @@ TABLE = (
             " commands of the user are told.", scope="once", value_name="MIN-MAX[:UNIT]", reach=NOTHING),
     Setting("nodes-valid", TEXT, "", "The same as a list, such as 2,4,8, where not every multiple of a unit will do.", scope="once",
             value_name="N,N,...", reach=NOTHING),
+    Setting("unit", TEXT, "node", "What the framework needs whole (docs/topology.md): node = any nodes will do; segment = each UNIT of `nodes` shares a leaf switch or a"
+            " block of Slurm's topology (NVL72), and a segment that is not whole is not used; segment:N = the same with N nodes, where `nodes` does not say it.",
+            scope="once", value_name="node|segment[:N]", reach=NOTHING),
     Setting("resize-after", DURATION, 270.0, "How long a run with `nodes` waits in the queue at its present size before it is submitted at"
             " a smaller one that can start now."),
     Setting("global-batch", INT, 0, "Samples in one step of the whole run, kept at every size: FTRUN_GRAD_ACCUM tells the script how many"

@@ -42,6 +42,7 @@ def cluster_view(ctx: RunContext, snapshot: ClusterSnapshot) -> policy_input.Clu
         nodes_needed=_nodes_needed(ctx, row),
         sizes=queue.sizes_left(ctx.run, sizes_of_settings(ctx.settings)),
         may_ask=bool(ctx.settings.get("site-spool")),
+        topology=ctx.services.cluster.topology(),
     )
 
 

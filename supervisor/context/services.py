@@ -62,7 +62,6 @@ class Services:
         init=False
     )  # accounting's answers about jobs that Slurm has forgotten
     _facts: ClusterFacts | None = None
-    _domains: Mapping[str, tuple[str, ...]] | None = None
     _catalog: Catalog | None = None
     _slots: Slots = field(default_factory=Slots)
     _settings: list[Mapping[str, Any]] = field(default_factory=list)  # of the last runs, each once
@@ -74,7 +73,7 @@ class Services:
             self.clock.now_s,
             self.tell,
             writer=self.lead.writer,
-            domains=self.domains,
+            domains=lambda: self.cluster.topology().leaves,
             report=reporter.report,
         )
         self.accounting = AccountingCache(self.clock.mono_s, self.tell)
@@ -96,12 +95,6 @@ class Services:
         if self._facts is None:
             self._facts = self.cluster.facts()
         return self._facts
-
-    def domains(self) -> Mapping[str, tuple[str, ...]]:
-        """Leaf switch or block -> its nodes; asked for once. Raises SlurmError."""
-        if self._domains is None:
-            self._domains = self.cluster.domains()
-        return self._domains
 
     def catalog(self) -> Catalog:
         """The fault signatures, loaded at first use. Raises CatalogError."""

@@ -123,6 +123,7 @@ class Expectation:
     processes_kept: bool = False
     again_within_s: float | None = None
     reason: str = ""
+    told: str = ""  # words in the reason of a decision
     evidence: str = ""
     no_evidence: str = ""  # signatures with this word, of lines that another job wrote
     steps_lost_max: int | None = None
@@ -186,6 +187,8 @@ class Scenario:
     environment: Mapping[str, str] = field(default_factory=dict)
     slurm_conf: Mapping[str, str] = field(default_factory=dict)  # of its sandbox
     nodes: int = 4
+    topology: str = ""  # topology.conf of its sandbox
+    segment: int = 0  # so many ranks in a row start only below one leaf of it
     chain: int = 1  # jobs that depend on each other; the first is hurt
     site_service: bool = False  # nodes run sshd, and the site names a spool for `ftrun site`
     counters: bool = False  # node checks read counters of this drill, not those of the machine
@@ -196,7 +199,9 @@ class Scenario:
     @property
     def needs_sandbox(self) -> bool:
         """Whether it breaks nodes or slurmctld, or needs its own slurm.conf."""
-        special = self.slurm_conf or self.site_service or self.counters or self.stage is not None
+        special = (
+            self.slurm_conf or self.topology or self.site_service or self.counters or self.stage is not None
+        )
         return bool(special) or any(ACTIONS[action.do].sandbox_only for action in self.actions)
 
     @property

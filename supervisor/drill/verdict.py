@@ -102,6 +102,10 @@ def _recovery(expect: Expectation, run: Run) -> Iterator[Check]:
     if expect.rungs:
         kinds = [str(incident.decision.get("kind", "")) for incident in run.incidents]
         yield Check(f"decided: {', '.join(expect.rungs)}", kinds == list(expect.rungs), ", ".join(kinds))
+    if expect.told:
+        reasons = [str(incident.decision.get("reason", "")) for incident in run.incidents]
+        said = any(expect.told in reason for reason in reasons)
+        yield Check(f"a decision says {expect.told!r}", said, "; ".join(reasons))
     if expect.ended_by_us is not None:
         first = run.attempts[0]
         by_us = bool(first.end_intended) or any(start.by_us for start in first.begun[:1])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ftrun.hooks
+from ftrun.slurm.client.topology import parse_topology
 from ftrun.supervisor import drill_trainer
 from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.drill.scenario import Scenario
@@ -63,6 +64,8 @@ def plan_of(one: Scenario, work: Path, *, hurt: bool, host: str) -> dict[str, An
         "marker": text_of(one.settings, "checkpoint-marker"),
         "host": host,
         "faults": [asdict(fault) for fault in (one.faults if hurt else ())],
+        "segment": one.segment,
+        "leaves": dict(parse_topology(one.topology).leaves) if one.segment else {},
     }
 
 

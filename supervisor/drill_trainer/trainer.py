@@ -66,7 +66,9 @@ class Trainer:
         self.group = self._group()
         pid, share = os.getpid(), self.weights
         self.note("ranks.log", rank=self.rank, resumed=self.step, pid=pid, memory=self.memory, read=read)
+        self._take_seat()
         self._meet()
+        self._require_whole_segment()
         if resume and self.way:  # each rank read its share; the sum is the whole
             self.weights = self._sum(share)
 
@@ -110,6 +112,31 @@ class Trainer:
             f"{self.node}:{os.getpid()}:{os.getpid()} [0] NCCL INFO ncclCommInitRank comm 0x55d0c2a8e010 rank {self.rank} nranks"
             f" {self.size} cudaDev 0 busId 3b000 commId 0x9f1e - Init COMPLETE"
         )
+
+    def _take_seat(self) -> None:
+        """Tell the other ranks below which leaf of the topology this one runs."""
+        leaves: Mapping[str, Sequence[str]] = self.plan.get("leaves") or {}
+        leaf = next((leaf for leaf, nodes in leaves.items() if self.node in nodes), "")
+        with open(self._seat(self.rank), "w") as stream:
+            stream.write(leaf)
+
+    def _seat(self, rank: int) -> str:
+        return os.path.join(self.folder, f"seat.{self.job}.{self.launch}.{self.start}.{rank}")
+
+    def _require_whole_segment(self) -> None:
+        """Fail as a job does whose ranks want one NVLink domain and have two. Raises RuntimeError."""
+        unit = int(self.plan.get("segment", 0))
+        if not unit:
+            return
+        first = self.rank - self.rank % unit
+        leaves = set()
+        for rank in range(first, first + unit):
+            with open(self._seat(rank)) as stream:
+                leaves.add(stream.read())
+        if len(leaves) > 1:
+            raise RuntimeError(
+                f"ranks {first} to {first + unit - 1} share no NVLink domain: {sorted(leaves)}"
+            )
 
     def say(self, text: str, *, only_rank: int | None = None) -> None:
         """Print a line on stdout with one write."""

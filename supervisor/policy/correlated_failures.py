@@ -4,13 +4,18 @@ Two failures are alike if they have the same signature (the same class, where th
 failure the rule looks at all alike failures within the window. If they hit several nodes, and all but one at
 most sit below one leaf switch (or block) of a cluster with at least two, the cause is that switch. Otherwise,
 if they hit many nodes, the cause is the job or the cluster.
+
+That rule needs three nodes, as it looks back over months. `suspect_switch` judges the nodes of one job that failed
+together, by the chance that so many of them would share a leaf if they had failed independently of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from ftrun.slurm.client.topology import Topology
 from ftrun.slurm.records import dataclass
 
 CLUSTER = ""  # the place of a cause that is not a switch: the job or the cluster
@@ -122,3 +127,56 @@ def _cause(where: str, members: Sequence[Failure]) -> CommonCause:
         nodes=tuple(sorted({f.node for f in members})),
         failures=frozenset((f.node, f.key) for f in members),
     )
+
+
+CHANCE_MAX = 0.05
+"""A switch is suspected where the chance that its nodes fail together for reasons of their own is smaller."""
+
+TOGETHER_S = 600.0
+"""Failures of one run within this time are one failure of several nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchSuspicion:
+    """A leaf switch or block that may be the cause: `failed` of the `all_failed` nodes that failed together are below it."""
+
+    name: str
+    failed: int
+    all_failed: int
+    below: int  # of the job's nodes
+    of: int  # nodes of the job
+    chance: float
+
+    @property
+    def sentence(self) -> str:
+        """The arithmetic, for people."""
+        return (
+            f"{self.name} is suspected: {self.failed} of {self.all_failed} nodes that failed together are below it, as are"
+            f" {self.below} of the job's {self.of}; by chance in {100.0 * self.chance:.2g} % of cases"
+        )
+
+
+def suspect_switch(
+    failed: Collection[str], nodes: Collection[str], topology: Topology
+) -> SwitchSuspicion | None:
+    """The switch below which nodes of one job failed together; None where that may well be chance.
+
+    All of `failed` but one at most are below it (both, where two failed). The chance is that of drawing as many nodes of
+    one leaf, whichever it is, from the job's `nodes` without replacement.
+    """
+    hurt = set(failed)
+    everyone = hurt.union(nodes)
+    leaves = Counter(topology.leaf(node) for node in everyone)
+    name, count = Counter(topology.leaf(node) for node in hurt).most_common(1)[0] if hurt else ("", 0)
+    if not name or count < 2 or count < len(hurt) - (len(hurt) > 2):
+        return None
+    total = math.comb(len(everyone), len(hurt))
+    ways = sum(
+        math.comb(size, in_leaf) * math.comb(len(everyone) - size, len(hurt) - in_leaf)
+        for size in leaves.values()
+        for in_leaf in range(count, len(hurt) + 1)
+    )
+    chance = min(1.0, ways / total)
+    if chance > CHANCE_MAX:
+        return None
+    return SwitchSuspicion(name, count, len(hurt), leaves[name], len(everyone), chance)

@@ -11,6 +11,7 @@ Objections
 - step: a node that is surely enough blamed to be excluded would be used again; or it is a node fault and the
   node is unknown.
 - swap: no node is blamed, every node is, or there are fewer usable spares than blamed nodes.
+  Where segments must be whole (`spare_placement`): or the spares make no broken segment whole again.
 - companion: as for swap, except that it exists for the case of too few spares. It asks only for the missing
   nodes. A run that may also go on smaller asks only where the companion would start at once: steps at a
   smaller size are worth more than waiting, and the run can grow later.
@@ -30,15 +31,22 @@ it is paid from the rung's own budget and leaves those retries untouched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
+from ftrun.slurm.client.topology import is_whole, whole_segments
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config.node_counts import Sizes, whole_units
 from ftrun.supervisor.config.recovery_order import RungRules
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
 from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
+from ftrun.supervisor.policy.spare_placement import (
+    are_in_rows,
+    in_rank_order,
+    mend_segments,
+    substitute_nodes,
+)
 
 F = FaultClass
 PROCESS_FAULTS = frozenset(
@@ -73,7 +81,8 @@ class AllocationState:
     `sizes` are the possible sizes of the run, without those that failed; None = only one size. `batch_node`
     is where the script runs ("" = unknown). `idle` is how many idle, healthy nodes outside of the job a
     companion could have now, None if unknown; `others_wait`: jobs of others wait for nodes. `lent` are those
-    of `nodes` that companions hold.
+    of `nodes` that companions hold, `doubtful` the spares that others go before. `segment` is how many ranks in a row make
+    a segment that must be whole (0 = none need be).
     """
 
     nodes: tuple[str, ...]
@@ -93,6 +102,8 @@ class AllocationState:
     others_wait: bool = False
     shrink_off: str = ""
     lent: frozenset[str] = frozenset()
+    doubtful: frozenset[str] = frozenset()
+    segment: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +114,7 @@ class RecoveryStep:
     replaces; () for resubmit. For a companion they are the nodes of this allocation, and `missing` companion
     nodes follow. `aside` is what no later start may use, `path` each rung considered, with the result.
     `limit_s` is the longest time until the script or the process runs again (0 = no limit), `delay_s` the
-    pause within it. `used` and `spent` are the uses of the rungs and the budgets of the classes after this
+    pause within it. `missing` nodes are asked of a companion, `within` those that it may have (() = any). `used` and `spent` are the uses of the rungs and the budgets of the classes after this
     step; the journal keeps them for the next `climb`.
     """
 
@@ -117,6 +128,7 @@ class RecoveryStep:
     used: Mapping[str, int] = field(default_factory=dict)
     spent: Mapping[str, int] = field(default_factory=dict)
     missing: int = 0
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,21 +175,31 @@ class LadderInput:
         return tuple(node for node in self.place.spares if node in self.place.nodes and node not in bad)
 
     @property
+    def doubtful(self) -> frozenset[str]:
+        """The spares that others go before: doubtful themselves, or below a switch that is suspected."""
+        return self.place.doubtful | frozenset(self.case.below_switch)
+
+    @property
+    def segments(self) -> tuple[tuple[str, ...], ...]:
+        """The segments of the next start, () for each that spares cannot make whole."""
+        spares = sorted(self.spares, key=lambda node: node in self.doubtful)
+        active = in_rank_order(self.place.active, self.place.nodes)
+        topology = self.case.cluster.topology
+        return mend_segments(active, set(self.blamed), spares, self.place.segment, topology)
+
+    def ranked(self, segments: Iterable[Sequence[str]], came: Sequence[str] = ()) -> tuple[str, ...]:
+        """The nodes of these segments and those that `came`, as srun ranks them; () where segments would not be in a row."""
+        own = (node for segment in segments for node in segment)
+        nodes = (*in_rank_order(own, self.place.nodes), *came)
+        return nodes if are_in_rows(nodes, self.place.segment, self.case.cluster.topology) else ()
+
+    @property
     def floor(self) -> int:
         """The lowest rung in the list that was used for this class without progress since; -1 for none."""
         tried = [
             i for i, rung in enumerate(self.order) if self.used.get(f"{rung.value}:{self.fault.value}", 0)
         ]
         return max(tried, default=-1)
-
-
-def substitute_nodes(
-    active: Iterable[str], bad: Iterable[str], spares: Iterable[str]
-) -> tuple[str, ...] | None:
-    """The active nodes with a spare in the position of each bad one; None if there are too few spares."""
-    gone, free = set(bad), iter(spares)
-    nodes = [next(free, "") if node in gone else node for node in active]
-    return tuple(nodes) if all(nodes) else None
 
 
 def companion_objection(ask: LadderInput, *, may_shrink: bool) -> str:
@@ -192,8 +214,10 @@ def companion_objection(ask: LadderInput, *, may_shrink: bool) -> str:
         return "no node is blamed"
     if len(bad) == len(place.active):
         return "every node is blamed: no node is left to go on with"
-    if not missing_count(ask):
+    if _are_covered(ask):
         return "there is a spare for each blamed node"
+    if place.segment and not companion_segment(ask)[1]:
+        return f"no idle nodes would make the broken segment whole ({place.segment} nodes that share a switch or block)"
     if not set(_staying(ask)) - place.lent:
         return _NONE_OF_ITS_OWN
     if may_shrink and place.idle is None:
@@ -217,11 +241,14 @@ def shrink_objection(ask: LadderInput, *, companion: bool) -> str:
         return "no node is blamed"
     if bad and len(bad) == len(place.active) > 1:
         return "every node is blamed: the job or the cluster, not a node"
-    if bad and not missing_count(ask):
+    if bad and _are_covered(ask):
         return "there is a spare for each blamed node"
     if not shrunk_nodes(ask):
         left = len([node for node in place.active if node not in bad])
-        return f"no valid size is left: {_nodes(left)} well, the smallest size is {sizes.all[0]}"
+        whole = (
+            f", {sum(map(bool, ask.segments))} segments of {place.segment} are whole" if place.segment else ""
+        )
+        return f"no valid size is left: {_nodes(left)} well{whole}, the smallest size is {sizes.all[0]}"
     if not set(shrunk_nodes(ask)) - place.lent:
         return _NONE_OF_ITS_OWN
     well = [node for node in place.nodes if node not in {*place.aside, *bad}]
@@ -240,19 +267,55 @@ def shrink_objection(ask: LadderInput, *, companion: bool) -> str:
 
 def _staying(ask: LadderInput) -> tuple[str, ...]:
     """The nodes before those of a companion."""
+    if ask.place.segment:
+        return companion_segment(ask)[0]
     nodes, left = with_spares(ask)
     return tuple(node for node in nodes if node not in left)
 
 
 def missing_count(ask: LadderInput) -> int:
     """How many nodes no spare can replace."""
+    if ask.place.segment:
+        return len(companion_segment(ask)[1])
     return max(0, len(ask.blamed) - len(ask.spares))
+
+
+def _are_covered(ask: LadderInput) -> bool:
+    """Whether spares can replace all blamed nodes."""
+    if not ask.place.segment:
+        return len(ask.blamed) <= len(ask.spares)
+    return all(ask.segments) and bool(ask.ranked(ask.segments))
+
+
+def companion_segment(ask: LadderInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the own nodes of a start whose one broken segment a companion makes whole, the idle nodes for it); () without such
+    nodes.
+    """
+    place, topology, segments = ask.place, ask.case.cluster.topology, ask.segments
+    own = ask.ranked(segments)
+    if sum(not segment for segment in segments) != 1:
+        return own, ()
+    away = {*place.nodes, *ask.ruling.decision.exclude, *ask.case.run.excluded_at(ask.case.now_s)}
+    idle = sorted(ask.case.cluster.idle - away, key=lambda node: (node in ask.case.below_switch, node))
+    active, bad = in_rank_order(place.active, place.nodes), set(ask.blamed)
+    at = segments.index(()) * place.segment
+    well = tuple(node for node in active[at : at + place.segment] if node not in bad)
+    if well and is_whole(well, topology) and (leaf := topology.leaf(well[0])):
+        part = (*well, *(node for node in ask.spares if topology.leaf(node) == leaf and node not in own))
+        near = tuple(node for node in idle if topology.leaf(node) == leaf)[
+            : max(0, place.segment - len(part))
+        ]
+        if len(part) + len(near) == place.segment and ask.ranked((*segments, part), near):
+            return tuple(node for node in ask.ranked((*segments, part), near) if node not in near), near
+    return own, next(iter(whole_segments(idle, place.segment, topology)), ())
 
 
 def with_spares(ask: LadderInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(the active nodes with bad ones replaced as far as spares reach, the bad ones that are left)."""
-    covered = len(ask.spares)
-    nodes = substitute_nodes(ask.place.active, ask.blamed[:covered], ask.spares)
+    if ask.place.segment:
+        return ask.ranked(ask.segments), ()
+    covered, topology = len(ask.spares), ask.case.cluster.topology
+    nodes = substitute_nodes(ask.place.active, ask.blamed[:covered], ask.spares, topology, ask.doubtful)
     assert nodes is not None
     return nodes, ask.blamed[covered:]
 
@@ -264,9 +327,18 @@ def shrunk_nodes(ask: LadderInput) -> tuple[str, ...]:
     sizes = ask.place.sizes
     if sizes is None:
         return ()
-    whole, neighbours = whole_units(*with_spares(ask), sizes.unit)
-    left = (*whole, *neighbours)
-    most = min(len(left), len(ask.place.active) - 1)
+    most = len(ask.place.active) - 1
+    if ask.place.segment:
+        whole = [segment for segment in ask.segments if segment]
+        found = (
+            ask.ranked(whole[: size // ask.place.segment]) for size in reversed(sizes.all) if size <= most
+        )
+        return next(
+            (nodes for nodes in found if len(nodes) in sizes.all and len(nodes) != ask.ruling.decision.aside),
+            (),
+        )
+    left = tuple(node for part in whole_units(*with_spares(ask), sizes.unit) for node in part)
+    most = min(len(left), most)
     valid = [size for size in sizes.all if size <= most and size != ask.ruling.decision.aside]
     return left[: max(valid, default=0)]
 
@@ -354,8 +426,11 @@ def _against_swap(ask: LadderInput) -> str:
         return "no node is blamed"
     if len(bad) == len(ask.place.active) > 1:
         return "every node is blamed: the job or the cluster, not a node"
-    if len(spares) < len(bad):
-        why = f" ({ask.place.spares_off})" if ask.place.spares_off else ""
+    why = f" ({ask.place.spares_off})" if ask.place.spares_off else ""
+    if ask.place.segment and not _are_covered(ask):
+        count = f"{len(spares)} {'spare' if len(spares) == 1 else 'spares'}"
+        return f"{count} would not make each segment of {ask.place.segment} nodes whole{why}"
+    if not ask.place.segment and len(spares) < len(bad):
         return f"{_spares(len(bad))} wanted, {len(spares)} usable{why}"
     return ""
 
@@ -422,6 +497,7 @@ def _taken(ask: LadderInput, rung: Rung, path: tuple[tuple[str, str], ...]) -> R
         told = f"rank {ask.place.dead_rank} alone" if rung is Rung.RANK else "the same nodes once more"
         if CLASS_RULES[ask.fault].elsewhere and not ask.ruling.decision.exclude:
             spent = ask.case.spent  # its retries are reserved for other nodes
+    told += f"; {ask.case.switch.sentence}" if ask.case.switch is not None else ""
     delay_s = ask.ruling.decision.delay_s
     told += f" after {delay_s:g} s" if delay_s else ""
     if ask.ruling.decision.fresh:
@@ -439,6 +515,7 @@ def _taken(ask: LadderInput, rung: Rung, path: tuple[tuple[str, str], ...]) -> R
         used=_spend(ask, rung),
         spent=spent,
         missing=missing_count(ask) if rung is Rung.COMPANION else 0,
+        within=companion_segment(ask)[1] if rung is Rung.COMPANION and ask.place.segment else (),
     )
 
 
@@ -449,14 +526,29 @@ def _changed(ask: LadderInput, rung: Rung) -> tuple[tuple[str, ...], str]:
         nodes = shrunk_nodes(ask)
         without = f" without {', '.join(bad)}" if bad else ""
         return nodes, f"on with {len(nodes)} of {len(ask.place.active)} nodes{without}"
-    nodes, lost = with_spares(ask)
     if rung is Rung.COMPANION:
-        nodes_asked = f"{len(lost)} {'node' if len(lost) == 1 else 'nodes'}"
+        missing = missing_count(ask)
+        nodes_asked = f"{missing} {'node' if missing == 1 else 'nodes'}"
         told = f"{nodes_asked} from a companion job in the place of {', '.join(bad)}"
-        return tuple(node for node in nodes if node not in lost), told
+        return _staying(ask), told
+    nodes, _ = with_spares(ask)
     before = frozenset(ask.place.active)  # thousands of nodes
     came = (node for node in nodes if node not in before)
-    return nodes, f"{', '.join(came)} in the place of {', '.join(bad)}"
+    return nodes, f"{', '.join(came)} in the place of {', '.join(bad)}{_how_near(ask, nodes)}"
+
+
+def _how_near(ask: LadderInput, nodes: Sequence[str]) -> str:
+    """Where the spares stand that took the places of others, if Slurm tells; "" if nothing is to be said."""
+    topology = ask.case.cluster.topology
+    gone, came = (
+        set(one) - set(other) for one, other in ((ask.place.active, nodes), (nodes, ask.place.active))
+    )
+    if not topology or not came:
+        return ""
+    leaves = {topology.leaf(node) for node in gone}
+    near = [node for node in came if topology.leaf(node) in leaves]
+    where = "the same" if len(near) == len(came) else "another" if not near else "partly another"
+    return f", below {where} {'block' if topology.kind == 'block' else 'switch'}"
 
 
 def _leave(ask: LadderInput, why: str, path: tuple[tuple[str, str], ...]) -> RecoveryStep:

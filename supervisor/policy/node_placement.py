@@ -2,7 +2,8 @@
 
 A node is excluded when its class says so and the diagnosis names it, never a node outside the attempt.
 Evidence from the log alone may exclude but never drains, because users write logs. Exclusions stay under a
-cap, so that the job stays schedulable; the newest culprit has priority over the oldest.
+cap, so that the job stays schedulable; the newest culprit has priority over the oldest. Where nodes of one switch fail
+together, the switch is suspected: no node is excluded or drained for it, and other switches' nodes are tried first.
 """
 
 from __future__ import annotations
@@ -29,8 +30,13 @@ def add_node_decisions(case: PolicyInput, decision: Decision) -> Decision:
     if ask:
         drain_notes = (f"the site's service is asked to drain {', '.join(ask)}",)
     avoid = _to_avoid(case, exclude)
+    if case.switch is not None:
+        avoid = tuple(dict.fromkeys((*avoid, *case.below_switch)))
+        notes = (*notes, case.switch.sentence)
     reason = decision.reason
-    if exclude:
+    if case.switch is not None:
+        reason += f"; away from {case.switch.name} as far as other nodes are idle"
+    elif exclude:
         reason += f"; without {', '.join(exclude)}"
     elif avoid:
         reason += f"; on other nodes first{'' if len(avoid) == len(case.attempt.nodes) else ', as far as they are idle'}"
@@ -109,6 +115,8 @@ def _to_exclude(case: PolicyInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
     notes = tuple(f"{node} is not of this attempt: not blamed" for node in outside)
     rule = CLASS_RULES[case.diagnosis.fault].exclude
     if not case.culprits or rule == "never" or case.diagnosis.opinion is not None:
+        return (), notes
+    if case.switch is not None:
         return (), notes
     if len(case.culprits) == len(case.attempt.nodes) > 1:
         return (), (*notes, "every node of the attempt is affected: the job or the cluster, not a node")

@@ -11,6 +11,7 @@ from typing import Any
 
 from ftrun.hooks.checkpoints.names import step_of
 from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
+from ftrun.slurm.client.topology import Topology
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config.node_counts import Sizes
 from ftrun.supervisor.config.settings import (
@@ -22,6 +23,7 @@ from ftrun.supervisor.config.settings import (
 )
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Diagnosis, FaultClass, Source
+from ftrun.supervisor.policy.correlated_failures import TOGETHER_S, SwitchSuspicion, suspect_switch
 from ftrun.supervisor.policy.estimates import start_ran_s
 
 FROM_ZERO_TRIES = 3  # in a row
@@ -79,6 +81,7 @@ class ClusterView:
     may_drain: bool = False
     may_ask: bool = False  # the site has a drain service
     sizes: Sizes | None = None  # those at which an elastic run can go on; None = it needs all nodes
+    topology: Topology = field(default_factory=Topology)
 
     @property
     def least(self) -> int:
@@ -101,6 +104,7 @@ class ClusterView:
         nodes_needed: int,
         may_ask: bool,
         sizes: Sizes | None = None,
+        topology: Topology | None = None,
     ) -> ClusterView:
         """The view from Slurm's answers. `names` are the job's partitions; if Slurm knows none of them, the
         default partition counts.
@@ -124,6 +128,7 @@ class ClusterView:
             ),
             may_drain=rights.may_drain,
             may_ask=may_ask,
+            topology=topology or Topology(),
         )
 
 
@@ -286,6 +291,26 @@ class PolicyInput:
     def culprits(self) -> tuple[str, ...]:
         """The blamed nodes that belonged to the attempt."""
         return tuple(node for node in self.diagnosis.nodes if node in self.attempt.nodes)
+
+    @property
+    def switch(self) -> SwitchSuspicion | None:
+        """The switch that the blamed nodes have in common, with those that failed alike in the run's last minutes."""
+        if not self.culprits or not self.cluster.topology:
+            return None
+        lately = (
+            one.nodes
+            for one in self.earlier
+            if one.fault == self.diagnosis.fault.value
+            and self.now_s - (one.ended_at_s or one.diagnosed_at_s) <= TOGETHER_S
+        )
+        failed = {*self.culprits, *(node for nodes in lately for node in nodes)}
+        nodes = next((one.nodes for one in self.run.attempts if one.number == self.attempt.number), ())
+        return suspect_switch(failed, {*nodes, *self.attempt.nodes}, self.cluster.topology)
+
+    @property
+    def below_switch(self) -> tuple[str, ...]:
+        """The nodes below the switch that is suspected; () for none."""
+        return self.cluster.topology.leaves[self.switch.name] if self.switch is not None else ()
 
     @property
     def summary(self) -> str:

@@ -222,14 +222,19 @@ def usable_spares(
     """The spares for a start: they answer and no check calls them bad. Degraded ones and those that the run
     avoids come last.
     """
-    bad = _bad(facts)
-    degraded = {one.node for one in facts.findings if one.until_s is None and one.node not in bad}
+    bad, degraded = _bad(facts), degraded_nodes(facts)
     free = [
         node
         for node in nodes
         if node not in {*active, *aside} and node in answered and node not in bad and node not in unfit
     ]
     return tuple(sorted(free, key=lambda node: (node in degraded, node in excluded)))
+
+
+def degraded_nodes(facts: NodeFacts) -> frozenset[str]:
+    """The nodes of which a check says something now, but none that they are bad."""
+    bad = _bad(facts)
+    return frozenset(one.node for one in facts.findings if one.until_s is None and one.node not in bad)
 
 
 def spares_objection(nodes: Iterable[str], unfit: Mapping[str, str], facts: NodeFacts) -> str:

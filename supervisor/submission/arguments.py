@@ -298,7 +298,11 @@ def _refuse_ladder(asked: Submission) -> None:
     """Refuse recovery settings that this job cannot have, at submission and not at the first fault."""
     try:
         in_allocation.refuse_recovery_settings(asked.config, asked.given.shape)
-        if asked.config.meant("recover") or any(asked.config.values[key] for key in _ELASTIC):
+        if (
+            asked.config.meant("recover")
+            or any(asked.config.values[key] for key in _ELASTIC)
+            or asked.config["unit"] != "node"
+        ):
             from ftrun.supervisor.submission import sizes
 
             sizes.refuse_sizes(asked.config, asked.given)

@@ -69,6 +69,7 @@ _VARIABLES = {
     "_ft_trackers": "trackers",
     "_ft_mlflow_tag": "mlflow_tag",
     "_ft_sized": "sized",
+    "_ft_segment": "segment",
     "_ft_caches": "caches",
     "_ft_cache_exports": "cache_exports",
     "_ft_stage": "stage",
@@ -109,6 +110,7 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
       rejoin ("1": a process may join again), save_signal;
     - sized (five numbers: nodes asked for, full size, nodes of a unit, samples of a unit's micro step,
       samples of the whole batch, 0 = unknown; "" = the run has one size);
+    - segment (how many nodes in a row share a leaf switch or block; "" = any);
     - caches (the limit in bytes and the folder of compile caches on a node; "" = none), cache_exports
       (lines NAME[,ALIAS...]=VALUE);
     - stage (seven lines: the folder that staged checkpoints are published to, the folder on each node,

@@ -355,6 +355,10 @@ def _facts(
         from ftrun.supervisor.submission import sizes  # most submissions have but one size
 
         facts |= sizes.size_facts(chosen, given, spec.size)
+    if chosen.get("unit", "node") != "node":
+        from ftrun.supervisor.config import node_counts
+
+        facts["segment"] = str(node_counts.segment_size(chosen))
     if spec.anyway and facts["before"]:
         facts["before"] = "report"
     if spec.anyway and facts["pre_hook_holds"]:

@@ -36,6 +36,7 @@ def refuse_sizes(config: Config, given: SbatchOptions) -> None:
     if shrinks and known is None:
         raise SettingError("on-queue-timeout: shrink wants the sizes: --ft-nodes=MIN-MAX beside it")
     _refuse_companion(config, given)
+    _refuse_segments(node_counts.segment_size(chosen), chosen, given)
     if known is not None:
         _refuse_sizes(known, chosen, given)
     elif chosen["replicas"] and not chosen["global-batch"]:
@@ -73,6 +74,18 @@ def _refuse_companion(config: Config, given: SbatchOptions) -> None:
             "recover: companion cannot be used: it wants a plain number of nodes"
             " (-N 4, or -n with --ntasks-per-node); or leave it out"
         ) from None
+
+
+def _refuse_segments(unit: int, chosen: Mapping[str, Any], given: SbatchOptions) -> None:
+    """Whole segments only, and as many nodes in each as Slurm is asked for."""
+    if not unit:
+        return
+    full = resize.requested_nodes(given)[0]
+    if full % unit:
+        raise SettingError(f"unit: {full} nodes are no whole segments of {unit}")
+    said = given.get("segment")
+    if said and said != str(unit) and not number_of(chosen, "spares"):
+        raise SettingError(f"unit: --segment={said} and segments of {unit} nodes: say the same number twice")
 
 
 def _refuse_sizes(known: Sizes, chosen: Mapping[str, Any], given: SbatchOptions) -> None:

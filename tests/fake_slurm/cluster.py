@@ -32,6 +32,7 @@ from ftrun.slurm.client.cluster import (
 )
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
 from ftrun.slurm.client.parse import clean_dependency, has_token
+from ftrun.slurm.client.topology import Topology, topology_of
 from ftrun.slurm.records import replace
 from tests.fake_slurm.clock import Clock
 from tests.fake_slurm.dependencies import is_dependency, waiting_for
@@ -190,10 +191,10 @@ class MemoryCluster:
             for name, nodes in self.engine.partitions.items()
         }
 
-    def domains(self) -> Mapping[str, tuple[str, ...]]:
+    def topology(self) -> Topology:
         """The switches of the engine."""
         self._reading()
-        return dict(self.engine.switches)
+        return topology_of("tree", self.engine.switches)
 
     def facts(self) -> ClusterFacts:
         """What it says of itself."""

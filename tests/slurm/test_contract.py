@@ -434,9 +434,9 @@ def test_nodes_and_partitions_are_named(world: World) -> None:
     assert rights.why
 
 
-def test_a_cluster_without_topology_has_no_domains(world: World) -> None:
+def test_a_cluster_without_topology_tells_of_none(world: World) -> None:
     """No switch and no block is told of, and that is no error."""
-    assert {} == world.cluster.domains()
+    assert not world.cluster.topology()
 
 
 def test_dependents_are_found_and_moved(world: World) -> None:

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from ftrun.slurm.client.topology import parse_topology
 from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.sandbox.boot import slurm_version
 from ftrun.slurm.sandbox.lifecycle import up
 from tests.slurm.post import OFF_THE_BUS, Post, boxes, posts
 
@@ -103,17 +105,24 @@ def a_new_run_is_kept_off_what_a_person_excluded() -> None:
         post.until(lambda: nodes("-N1") == ("n0",), "its time is over")
 
 
-def domains_are_the_leaf_switches_of_the_controller() -> None:
-    """What topology/tree knows; the switches above are none."""
+def the_topology_is_that_of_the_controller() -> None:
+    """What it tells of topology.conf is what the file says: switches everywhere, and blocks where the release has them."""
+    texts = ["SwitchName=s0 Nodes=n0\nSwitchName=s1 Nodes=n[1-2]\nSwitchName=top Switches=s[0-1]\n"]
+    texts += ["BlockName=b0 Nodes=n[0-1]\nBlockName=b1 Nodes=n[2-3]\nBlockSizes=2,4\n"] * (
+        slurm_version() >= (24, 5)
+    )
+    for text in texts:
+        _told_as_written(text)
+
+
+def _told_as_written(text: str) -> None:
     folder = Path(tempfile.mkdtemp(prefix="ftrun-t-"))
-    switches = "SwitchName=s0 Nodes=n0\nSwitchName=s1 Nodes=n[1-2]\nSwitchName=top Switches=s[0-1]\n"
-
-    def before_it_starts() -> None:
-        (folder / "topology.conf").write_text(switches)
-
-    box = up(folder, nodes=3, conf={"TopologyPlugin": "topology/tree"}, on_start=before_it_starts)
+    box = up(folder, nodes=4 if "Block" in text else 3, topology=text)
     try:
-        assert CommandCluster(box.env()).domains() == {"s0": ("n0",), "s1": ("n1", "n2")}
+        told, written = CommandCluster(box.env()).topology(), parse_topology(text)
+        assert (told.kind, told.leaves) == (written.kind, written.leaves)
+        assert told.distance("n0", "n1") == written.distance("n0", "n1")
+        assert told.distance("n0", "n2") == 1
     finally:
         box.down()
         shutil.rmtree(folder, ignore_errors=True)
@@ -123,7 +132,7 @@ LAWS = (
     a_new_run_is_kept_off_what_a_person_excluded,
     a_waiting_job_is_kept_off_quarantined_nodes_and_never_from_running,
     a_node_that_failed_one_run_is_avoided_by_another,
-    domains_are_the_leaf_switches_of_the_controller,
+    the_topology_is_that_of_the_controller,
 )
 
 

@@ -444,6 +444,37 @@ def test_a_mistake_of_ours_between_two_starts_costs_the_next_one_only(inside: At
         shutil.rmtree(left)
 
 
+SPREAD = "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=a,b,c\nSwitchName=s1 Level=0 LinkSpeed=1 Nodes=d,e,f,x\nSwitchName=top Level=1 LinkSpeed=1 Nodes=a,b,c,d,e,f,x Switches=s0,s1\n"
+BLOCKS = "BlockName=b0 BlockIndex=0 Nodes=a,d,f BlockSize=3\nBlockName=b1 BlockIndex=1 Nodes=b,c,e BlockSize=3\nAggregatedBlock=b0,b1 BlockIndex=2 Nodes=a,b,c,d,e,f BlockSize=6\n"
+
+
+@pytest.mark.parametrize(
+    ("topology", "unit", "nodes", "says"),
+    [
+        (SPREAD, "2", "a,b,d,e", ""),
+        (BLOCKS, "2", "a,b,c,d", ""),
+        (SPREAD, "", "a,b,c,d", ""),
+        (SPREAD, "4", "a,b,c,d", "segments of 4: the first 4 are used"),
+        ("", "2", "a,b,c,d", "segments of 2: the first 4 are used"),
+    ],
+)
+def test_the_first_start_of_a_job_with_spares_has_whole_segments(
+    inside: Attempt, topology: str, unit: str, nodes: str, says: str
+) -> None:
+    """Each of nodes below one switch or in one block, in Slurm's order; where there are too few, the first nodes and a line."""
+    tools = inside.folder / "tools"
+    tools.mkdir()
+    (tools / "scontrol").write_text(f"#!/bin/sh\n[ \"$*\" = 'show topology' ] && printf '%s' '{topology}'\n")
+    (tools / "scontrol").chmod(0o755)
+    (tools / "srun").symlink_to("/bin/true")
+    inside.values |= {"spares": "2", "active": "4", "segment": unit, "clients": str(tools)}
+    inside.env |= {"SLURM_JOB_NODELIST": "a,b,c,d,e,f", "SLURM_JOB_NUM_NODES": "6"}
+    _, out, err = inside.run('#!/bin/sh\necho "$SLURM_JOB_NODELIST"\n')
+    assert out.split() == [nodes]
+    assert says in err
+    assert ("unit: " in err) is bool(says)
+
+
 class Shim:
     """The srun in front of Slurm's, with a fake one behind it that prints its words."""
 

@@ -401,18 +401,3 @@ def test_former_launches_of_a_job_are_known_to_accounting_alone() -> None:
     assert parse.parse_node_usage(row.format("RUNNING", "1795250950", "n[2-3]"), told) == (first, present)
     assert parse.parse_node_usage(waiting, told.split("\n", maxsplit=1)[0]) == (first,)
     assert parse.parse_node_usage(waiting, "") == ()
-
-
-def test_leaf_switches_and_blocks_know_their_nodes() -> None:
-    """What lies below the lowest switch, or in one block; what stands above is no domain, and nonsense is none either."""
-    text = (
-        "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[0-1]\n"
-        "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[2-3]\n"
-        "SwitchName=top Level=1 LinkSpeed=1 Nodes=n[0-3] Switches=s[0-1]\n"
-        "BlockName=b0 BlockIndex=0 Nodes=gpu[00-01] BlockSize=2\n"
-        "AggregatedBlock=b[0-1] BlockIndex=2 Nodes=gpu[00-03] BlockSize=4\n"
-        "SwitchName=odd Level=0 LinkSpeed=1 Nodes=n[0-\n"
-    )
-
-    assert parse.parse_topology(text) == {"s0": ("n0", "n1"), "s1": ("n2", "n3"), "b0": ("gpu00", "gpu01")}
-    assert parse.parse_topology("") == {}

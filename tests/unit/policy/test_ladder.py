@@ -18,8 +18,9 @@ from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd, Run, Start
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.policy.decide import decide
-from ftrun.supervisor.policy.ladder import AllocationState, RecoveryStep, choose_action, substitute_nodes
+from ftrun.supervisor.policy.ladder import AllocationState, RecoveryStep, choose_action
 from ftrun.supervisor.policy.policy_input import PolicyInput, PolicyLimits, limits_from
+from ftrun.supervisor.policy.spare_placement import substitute_nodes
 from ftrun.supervisor.policy.what_if import NEVER, what_if
 from tests.unit.cases import F, cluster, diagnosis, incident
 
