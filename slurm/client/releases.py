@@ -40,6 +40,7 @@ OPTIONS: tuple[tuple[str, int, Release, Release | None], ...] = (
 )
 SINCE: dict[str, Release] = {
     "cgroup-plugin-disabled": (23, 11),  # needed where no cgroup may be had; before, it kills slurmd
+    "topology-block": (24, 5),  # blocks, such as those of NVL72, beside trees of switches
     "step-files": (24, 11),  # records of steps tell their output files
     "hosts-by-name": (23, 2),  # slurmctld answers an srun by the name of its host, which must resolve
 }

@@ -39,7 +39,11 @@ class Topology:
     def distance(self, one: str, other: str) -> int:
         """0 below the same leaf, 1 below the same switch above it, and so on; FAR for what has nothing in common."""
         there = self.paths.get(other, ())
-        shared = (max(level, there.index(name)) for level, name in enumerate(self.paths.get(one, ())) if name in there)
+        shared = (
+            max(level, there.index(name))
+            for level, name in enumerate(self.paths.get(one, ()))
+            if name in there
+        )
         return next(shared, FAR)
 
 

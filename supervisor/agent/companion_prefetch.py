@@ -85,7 +85,9 @@ class CompanionPrefetch:
             self._checks.begin(nodes)
 
     def _wanted(self) -> bool:
-        if node_counts.segment_size(self.settings):  # which nodes will do depends on which segments stay whole
+        if node_counts.segment_size(
+            self.settings
+        ):  # which nodes will do depends on which segments stay whole
             return False
         rungs, fault = recovery_order.rung_rules_from(self.settings), FaultClass.NODE
         if config_rungs.Rung.COMPANION not in rungs.order(fault):

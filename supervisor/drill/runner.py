@@ -24,7 +24,6 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from ftrun.slurm.client import topology
 from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import up
@@ -315,7 +314,7 @@ class Drill:
                 self.folder / "box",
                 nodes=self.scenario.nodes,
                 conf=self.scenario.slurm_conf,
-                topology=_topology_conf(self.scenario.topology),
+                topology=self.scenario.topology,
                 ssh=self.scenario.site_service,
                 shm_mib=self._staging.memory_mib if self.scenario.stage is not None else 0,
                 name="drill",
@@ -377,16 +376,6 @@ class Drill:
             injector.unmount_disk(self._published)
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _topology_conf(text: str) -> str:
-    """The text of topology.conf; with FTRUN_DRILL_BLOCKS=1 a block for each leaf switch in it."""
-    if os.environ.get("FTRUN_DRILL_BLOCKS") != "1" or not text:
-        return text
-    leaves = topology.parse_topology(text).leaves
-    blocks = (f"BlockName={leaf} Nodes={','.join(nodes)}" for leaf, nodes in leaves.items())
-    smallest = min(map(len, leaves.values()))
-    return "\n".join([*blocks, f"BlockSizes={smallest}"]) + "\n"
 
 
 def _wait_until_empty(look: Callable[[], Any], empty: Callable[[Any], bool]) -> Any:

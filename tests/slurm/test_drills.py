@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
+from ftrun.slurm.client.releases import since
+from ftrun.slurm.sandbox.boot import slurm_version
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.drill import injector
 from ftrun.supervisor.drill.runner import run_scenario
 from ftrun.supervisor.drill.timeline import Event
-from tests.drills.tables import all_scenarios, by_name
+from tests.drills.tables import BLOCKS, all_scenarios, by_name
 from tests.slurm.apart import side_by_side
 
 pytestmark = pytest.mark.slurm
@@ -63,12 +65,19 @@ def _hold(name: str) -> None:
 def _drills() -> list[Any]:
     """Every drill; all but the quick ones are left to `make drills`, and a disk of its own to root."""
     no_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+    blocks = pytest.mark.skipif(
+        not since("topology-block", slurm_version()), reason="this Slurm has no topology/block"
+    )
     return [
         pytest.param(
             one.name,
             marks=[pytest.mark.drills] * (one.name not in QUICK) + [no_root] * one.needs_root,
         )
         for one in all_scenarios()
+    ] + [
+        pytest.param(one.name + BLOCKS, marks=[pytest.mark.drills, blocks])
+        for one in all_scenarios()
+        if one.topology
     ]
 
 

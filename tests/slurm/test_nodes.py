@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.slurm.client.releases import since
 from ftrun.slurm.client.topology import parse_topology
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.sandbox.boot import slurm_version
@@ -108,9 +109,8 @@ def a_new_run_is_kept_off_what_a_person_excluded() -> None:
 def the_topology_is_that_of_the_controller() -> None:
     """What it tells of topology.conf is what the file says: switches everywhere, and blocks where the release has them."""
     texts = ["SwitchName=s0 Nodes=n0\nSwitchName=s1 Nodes=n[1-2]\nSwitchName=top Switches=s[0-1]\n"]
-    texts += ["BlockName=b0 Nodes=n[0-1]\nBlockName=b1 Nodes=n[2-3]\nBlockSizes=2,4\n"] * (
-        slurm_version() >= (24, 5)
-    )
+    if since("topology-block", slurm_version()):
+        texts.append("BlockName=b0 Nodes=n[0-1]\nBlockName=b1 Nodes=n[2-3]\nBlockSizes=2,4\n")
     for text in texts:
         _told_as_written(text)
 
