@@ -341,7 +341,7 @@ def _domains(cluster: Cluster) -> Mapping[str, tuple[str, ...]]:
     from ftrun.slurm.client.errors import SlurmError
 
     try:
-        return cluster.domains()
+        return cluster.topology().leaves
     except SlurmError:
         return {}
 
