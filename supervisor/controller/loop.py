@@ -37,6 +37,7 @@ from ftrun.supervisor.controller import (
     user_hooks,
     user_requests,
 )
+from ftrun.supervisor.controller.at_rest import Rests
 from ftrun.supervisor.controller.reasons_to_end import ReasonsToEnd
 from ftrun.supervisor.controller.reconcile import RunReconciler
 from ftrun.supervisor.model import job_rows
@@ -56,7 +57,7 @@ MOVING_POLL_S = 0.5
 GLANCE_EVERY_S = 0.2
 CACHE_EVERY_S = 60.0
 CACHE_FIRST_S = 5.0
-GLANCE_SHARE = 20.0  # the pause after a glance is at least so many times its own CPU time
+GLANCE_SHARE = 30.0  # the pause after a glance is at least so many times its own CPU time
 _LIVE = frozenset({State.RUNNING, State.SUSPECT})
 _MOVING = frozenset({State.SUBMITTING, State.SETTLING, State.RECOVERING, State.ENDING, State.NEW})
 
@@ -91,6 +92,7 @@ class Supervisor:
         self.ticks = 0
         self._snapshot: ClusterSnapshot | None = None
         self._next_glance_s = 0.0
+        self._rests = Rests()
         self._earlier: RunCache | None = None  # what the supervisor before this one noted, at our first tick
         self._cache = RunCacheWriter(home)
         self._cache_due_s = clock.mono_s() + CACHE_FIRST_S
@@ -113,6 +115,7 @@ class Supervisor:
             self._tell_status()  # the first steps of a thousand runs take seconds
         snapshot = self._snapshot = self._look()
         proven_s = float("-inf")
+        self._rests.begin_round(snapshot, self.reconcilers)
         for run_dir in list(self.reconcilers):
             if self.services.clock.mono_s() - proven_s >= PROVE_EVERY_S:
                 self.services.prove()
@@ -250,9 +253,12 @@ class Supervisor:
 
     def _step(self, run_dir: str, snapshot: ClusterSnapshot) -> None:
         reconciler = self.reconcilers[run_dir]
-        ctx = reconciler.ctx
+        ctx, cpu_s = reconciler.ctx, time.thread_time()
+        if self._rests.left_out(ctx, snapshot):
+            return
         if not self._guarded(run_dir, lambda: reconciler.step(accounting.with_ended_job(ctx, snapshot))):
             return
+        self._rests.stepped(ctx, time.thread_time() - cpu_s)
         self.services.ledger.follow(ctx.run)
         if not self._guarded(run_dir, lambda: user_hooks.run_due_hooks(ctx)):
             return

@@ -11,7 +11,9 @@ While the launch lives, its nodes' reports are read now and then, and new findin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +42,7 @@ STEP_FILES_EVERY_S = 30.0
 EVIDENCE_RECORDS_MAX = 200  # in one run
 JUST_ENDED_S = 20.0  # Slurm shows the end of a job soon after that of its script
 RECORDS_MAX = 50  # findings of one launch that become records; the reports hold the others
+SETTLED_S = 2.0  # the time of a folder that changed so lately may not show the next change
 NO_REPORTS: Mapping[str, Mapping[str, object]] = {}
 TASK_LOGS_MAX = 64  # logs that are read of the failed tasks of one array
 
@@ -50,6 +53,33 @@ class EndedScript:
 
     over: Stopwatch = field(default_factory=Stopwatch)
     log_quiet: Stopwatch = field(default_factory=Stopwatch)
+
+
+class FolderTimes:
+    """Whether something may have been put into some folders, or taken out, since the last look.
+
+    Times of file systems tick: soon after a change, they do not show the next one. How soon is a matter of the file
+    system, so it is told by the real clock.
+    """
+
+    def __init__(self) -> None:
+        self._times: tuple[int, ...] = ()
+        self._changed_s = 0.0
+
+    def changed(self, folders: Sequence[str]) -> bool:
+        """Whether to look into these folders."""
+        times, now_s = tuple(map(_time_of, folders)), time.monotonic()
+        if times != self._times:
+            self._times, self._changed_s = times, now_s
+            return True
+        return now_s - self._changed_s < SETTLED_S
+
+
+def _time_of(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0
 
 
 class _Backend:
@@ -94,6 +124,8 @@ class _Watch:
     """Of one start."""
 
     next_began: bool = False  # a later launch has left its record
+    next_looked: Interval = field(default_factory=Interval)
+    folders: FolderTimes = field(default_factory=FolderTimes)  # where its record would appear
     task_logs_found: Interval = field(default_factory=Interval)
     progress_told: Interval = field(default_factory=Interval)
     step_files: set[StepFiles] = field(default_factory=set)
@@ -231,9 +263,7 @@ def read_logs(ctx: RunContext, *, fresh: bool = False) -> WatchReport | None:
     over = ctx.attempt.failed_tasks and ctx.attempt.launch.end.at_s is not None
     if over and watch.task_logs_found.first():
         monitor.close()  # all failed tasks of the array are known now: read their logs
-    if not watch.next_began and log_watcher.next_launch(
-        ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number
-    ):
+    if _next_launch_began(ctx, watch):
         # It writes into the same file, and some of its lines may have been read as this launch's.
         watch.next_began = True
         monitor.close()
@@ -250,6 +280,16 @@ def read_logs(ctx: RunContext, *, fresh: bool = False) -> WatchReport | None:
     if seen.step != before and watch.progress_told.due(ctx.snapshot.mono_s, PROGRESS_EVERY_S):
         _note_progress(ctx, report, first=before is None)
     return report
+
+
+def _next_launch_began(ctx: RunContext, watch: _Watch) -> bool:
+    """Whether a later launch has left its record since the last look."""
+    number = ctx.attempt.number
+    folder = run_dir.attempt_dir(ctx.run_dir, number)
+    changed = not watch.next_began and watch.folders.changed((os.path.dirname(folder), folder))
+    if not changed and (watch.next_began or not watch.next_looked.due(ctx.snapshot.mono_s, OWNER_EVERY_S)):
+        return False
+    return log_watcher.next_launch(ctx.run_dir, number, ctx.attempt.launch.number) is not None
 
 
 def note_step_files(ctx: RunContext) -> None:

@@ -76,8 +76,8 @@ def test_logs_are_read_five_times_a_second_between_two_looks(tmp_path: Path) -> 
 
 
 def test_one_dear_reading_makes_a_pause_and_no_end(tmp_path: Path) -> None:
-    """After 0.15 s of CPU the logs rest for 3 s, longer than a wait; then they are read as often as before."""
-    supervisor, run, _ = _watched(tmp_path, [0.15])
+    """After 0.1 s of CPU the logs rest for 3 s, longer than a wait; then they are read as often as before."""
+    supervisor, run, _ = _watched(tmp_path, [0.1])
 
     for _ in range(4):
         supervisor._wait(2.0)
