@@ -422,7 +422,9 @@ def _throttle_faults(gpu: nvidia_smi.Gpu, thresholds: Thresholds) -> list[Findin
         and not rests
         and now < most * thresholds["clock_percent"] / 100
     ):
-        message = f"it works at {now:.0f} of {most:.0f} MHz and tells no reason"
+        is_set = _is_active(gpu, "applications_clocks_setting")
+        why = "because somebody has set its clocks" if is_set else "and tells no reason"
+        message = f"it works at {now:.0f} of {most:.0f} MHz {why}"
         return [degraded(message, gpu.device, now, "MHz")]
     limit, usual = (
         _power(gpu, "current_power_limit", "enforced_power_limit"),

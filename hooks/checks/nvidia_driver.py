@@ -94,7 +94,7 @@ def _presence(facts: PresenceFacts, answer: nvidia_smi.Answer, expected: int, *,
 def _silent_driver(facts: PresenceFacts, answer: nvidia_smi.Answer, expected: int) -> Finding:
     """nvidia-smi is there and lists nothing."""
     told = answer.trouble or "nvidia-smi lists no GPU"
-    if DEAD.search(told) or answer.code in (8, 9, 10, 15):
+    if DEAD.search(told) or answer.code in (8, 9, 10, 11, 15, 16):
         if facts.on_bus or expected:
             return bad(f"the driver does not answer: {told}", evidence=(told,))
         return skipped(f"no NVIDIA GPU on the PCI bus ({told})")
@@ -206,7 +206,8 @@ def _parts(version: str) -> tuple[int, ...]:
 
 EVIDENCE_MAX = 3
 
-XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+# "(PCI:0000:01:00 GPU-I:05)" where a MIG instance is meant; "(0000:01:00)" by drivers before 2013.
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)(?: GPU-I:\w+)?\): (\d+)")
 SXID = re.compile(r"SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+), (Fatal|Non-fatal)")
 OFF_BUS = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]+): GPU has fallen off the bus")
 

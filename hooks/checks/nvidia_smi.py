@@ -28,15 +28,20 @@ TROUBLE_CHARS = 200
 LOST_WORDS = ("gpu is lost", "unknown error", "requires reset", "err!")
 """What stands in the place of a value when the driver has lost the device."""
 
-# Exit codes of nvidia-smi that say something about the machine (its manual, "RETURN VALUE").
+# Exit codes of nvidia-smi that say something about the machine: its manual, "RETURN VALUE", and for those that the manual lacks the
+# return codes of NVML, which it passes on. The manual gives the interrupt issue 10, NVML 11 (10 is a time-out there).
 CODES = {
     6: "no devices were found",
     8: "the external power cables of a GPU are not attached",
     9: "the NVIDIA driver is not loaded",
     10: "the kernel found an interrupt issue with a GPU",
+    11: "the kernel found an interrupt issue with a GPU",
     12: "the NVML library could not be found",
     14: "the infoROM of a GPU is corrupted",
     15: "a GPU has fallen off the bus or cannot be reached",
+    16: "a GPU must be reset before it can be used",
+    17: "the control device is closed by the operating system or a cgroup",
+    18: "Driver/library version mismatch",
 }
 
 # Long lists that no check reads.

@@ -74,7 +74,10 @@ def persistence(here: Here) -> Seen:
 def power_limit(here: Here) -> Seen:
     """A lower power limit is a note, with both numbers."""
     gpu = here.gpus[0]
-    group = "gpu_power_readings" if "gpu_power_readings/power_state" in gpu.facts else "power_readings"
+    groups = ("gpu_power_readings", "power_readings")
+    group = next((one for one in groups if gpu.word(f"{one}/min_power_limit")), "")
+    if not group:
+        raise NotHere("its power limits are not told")
     field = next(
         f"{group}/{name}" for name in ("current_power_limit", "power_limit") if gpu.word(f"{group}/{name}")
     )

@@ -111,6 +111,11 @@ def test_each_device_is_judged_by_its_worst_line_since_the_job_began() -> None:
             xid("79, GPU has fallen off the bus.", at="12.0"),
             NOTE,
         ),  # two hours and more ago, and no job is meant
+        (
+            "[ 8500.0] NVRM: Xid (PCI:0000:01:00 GPU-I:05): 95, pid=7194, Uncontained: LTC TAG (0x2,0x0)\n",
+            BAD,
+        ),  # of a MIG instance
+        ("[ 8500.0] NVRM: Xid (0000:03:00): 79, GPU has fallen off the bus.\n", BAD),
         ("[ 8500.0] EXT4-fs (sda1): mounted filesystem\n", OK),
         ("[ 8500.0] NVRM: Xid (PCI:0000:3b:00): \n", OK),
     ],
