@@ -159,10 +159,10 @@ bench-caches:
 	.ci/env dev
 	.venv/bin/python -m tests.bench caches $(BENCH)
 
-# HOSTS=4: fewer than 16 hosts. As root: each is a network namespace with an sshd (docs/benchmarks.md).
+# HOSTS=4: fewer than 16 hosts. As root: each is a network namespace with an sshd (docs/benchmarks.md). FTRUN_PROOF_PYTHON: a Python with torch, for 20 minutes beside torchrun.
 bench-cluster:
 	.ci/env dev
-	.venv/bin/python -m tests.bench cluster $(if $(HOSTS),--hosts $(HOSTS)) $(BENCH)
+	.venv/bin/python -m tests.bench cluster torchrun $(if $(HOSTS),--hosts $(HOSTS)) $(BENCH)
 
 # HOURS=1 SEED=7 SOAK="--nodes 8 --every-s 120": a training is hurt for hours, under ftrun and under its rivals at once (docs/soak.md).
 soak:

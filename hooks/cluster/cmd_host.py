@@ -45,6 +45,7 @@ STEPS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "keep": keeper.keep,
     "run_keeper": keeper_install.run,
     "kept": keeper.report,
+    "in_control": keeper.in_control,
     "stop": daemons.stop,
     "remove": place.remove,
     "remove_state": place.remove_state,

@@ -55,7 +55,7 @@ def _kept(step: dict[str, Any]) -> dict[str, Any]:
     memory = Memory(step["folder"])
     living = members(step["token"], step["folder"]).daemons
     stale = [one for one in living.get("slurmctld", []) if one.state == "T"]
-    if stale and 0 <= _in_control(step["state"]) != step["rank"]:
+    if stale and 0 <= in_control(step) != step["rank"]:
         for one in stale:
             os.kill(one.pid, signal.SIGKILL)
         note(
@@ -119,9 +119,12 @@ def _start(step: dict[str, Any], name: str, memory: Memory) -> str:
     return why
 
 
-def _in_control(state: str) -> int:
-    """Which of the controllers that keep their state in a folder has written its sign of life last; -1 where none has."""
-    with contextlib.suppress(OSError, struct.error), open(os.path.join(state, "heartbeat"), "rb") as stream:
+def in_control(step: dict[str, Any]) -> int:
+    """Which of the controllers that keep their state in the folder `state` has written its sign of life last; -1 where none has."""
+    with (
+        contextlib.suppress(OSError, struct.error),
+        open(os.path.join(step["state"], "heartbeat"), "rb") as stream,
+    ):
         return int(struct.unpack(">QQ", stream.read(16))[1])
     return -1
 

@@ -322,6 +322,10 @@ def _log_in(
         except paramiko.AuthenticationException as error:
             if "timeout" in str(error).lower():
                 raise Unreachable("it does not answer to a login") from error
+            if (
+                len(tried) == 1 and not transport.is_active()
+            ):  # a server that refused one key would hear the next
+                raise Unreachable("it closed the connection during the login") from error
             continue
         if more:
             raise Refused(f"it wants more than a key: {', '.join(more)}")

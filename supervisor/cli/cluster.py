@@ -414,7 +414,8 @@ def _exec(plan: Plan, command: list[str]) -> None:
         on_head_host.execute(command, dict(os.environ) | on_head_host.variables(plan, os.environ))
     last = shlex.join(command) if command else '"$SHELL"'
     script = f"{on_head_host.exports(plan)}\nexec {last}"
-    on_head_host.execute(on_head_host.ssh_words(plan, f"exec /bin/sh -c {shlex.quote(script)}"), os.environ)
+    host = on_head_host.controller_host(plan).target
+    on_head_host.execute(on_head_host.ssh_words(host, f"exec /bin/sh -c {shlex.quote(script)}"), os.environ)
 
 
 class _Progress:

@@ -1,4 +1,4 @@
-"""A command on the first host of the user's cluster, over SSH, from a machine that is none of its hosts: a laptop. (I/O)
+"""A command on the controller's host of the user's cluster, over SSH, from a machine that is none of its hosts: a laptop. (I/O)
 
 The supervisor of a run is started there and stays there, so the laptop may go to sleep. Folders and scripts are those of that host.
 """
@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 
 from ftrun.slurm.client import options
 from ftrun.slurm.client.options import OptionError
-from ftrun.slurm.cluster.plan import Plan
+from ftrun.slurm.cluster.plan import Host, Plan
 from ftrun.supervisor.cluster import choice, site_file
 from ftrun.supervisor.cluster.state import SAID, ClusterState
 from ftrun.supervisor.config.settings import takes_value
 from ftrun.supervisor.model.errors import SettingError, UserError
 
+ANSWER_S = 15.0
+"""The most that a controller's host may take to say who is in control."""
 SCRIPT = """\
 {exports}
 cd {cwd} 2>/dev/null || {{ echo {no_folder} >&2; cd; }}
@@ -32,19 +34,38 @@ exit 127
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
-    """Carry out `ftrun ARGUMENTS` on the first host of a cluster; never returns where that succeeds. Raises UserError."""
+    """Carry out `ftrun ARGUMENTS` on the controller's host of a cluster; never returns where that succeeds. Raises UserError."""
     state = ClusterState(name)
     plan = state.existing_plan()
     line = f"no Slurm is here: this and all further commands run on {plan.head.target}, of your cluster {name} (FTRUN_CLUSTER=none: not)"
     choice.say_once(os.path.join(state.folder, SAID), line)
-    return execute(
-        ssh_words(plan, f"exec /bin/sh -c {shlex.quote(remote_script(plan, arguments))}"), os.environ
+    host = controller_host(plan).target
+    script = remote_script(plan, arguments, host)
+    return execute(ssh_words(host, f"exec /bin/sh -c {shlex.quote(script)}"), os.environ)
+
+
+def controller_host(plan: Plan) -> Host:
+    """The host of the slurmctld in control: the first one, or whichever of two it is now, by the word of one that answers."""
+    if not plan.backup:
+        return plan.head
+    from ftrun.supervisor.cluster import remote  # only here: an SSH client is slow to load
+
+    step = {"do": "in_control", "state": plan.state}
+    answers = remote.ask({host.target: [step] for host in plan.controllers}, ANSWER_S)
+    there = [host for host in plan.controllers if answers[host.target].ok]
+    ranks = [answers[host.target].done[0] for host in there]
+    chosen = next(
+        (host for host in there if plan.controllers.index(host) in ranks), there[0] if there else plan.head
     )
+    if chosen is not plan.head:
+        why = answers[plan.head.target].failed or "is not in control"
+        print(f"ftrun: {plan.head.target}: {why}; this runs on {chosen.target}", file=sys.stderr)
+    return chosen
 
 
-def remote_script(plan: Plan, arguments: Sequence[str]) -> str:
-    """What a shell on the first host does: it goes to this folder, where there is one, and starts ftrun. (pure, but for the cwd)"""
-    host, cwd = plan.head.target, os.getcwd()
+def remote_script(plan: Plan, arguments: Sequence[str], host: str) -> str:
+    """What a shell on `host` does: it goes to this folder, where there is one, and starts ftrun. (pure, but for the cwd)"""
+    cwd = os.getcwd()
     script = _script_of(arguments[1:]) if arguments[0] == "sbatch" else ""
     missing = f"ftrun: there is no {script} on {host}: copy it there first: scp {script} {host}:"
     return SCRIPT.format(
@@ -74,11 +95,11 @@ def variables(plan: Plan, env: Mapping[str, str]) -> dict[str, str]:
     return choice.variables(plan.folder, env, has_settings=bool(site_file.files(plan)))
 
 
-def ssh_words(plan: Plan, command: str) -> list[str]:
-    """The ssh that carries out a command on the first host, on a terminal where this one has one."""
+def ssh_words(host: str, command: str) -> list[str]:
+    """The ssh that carries out a command on a host, on a terminal where this one has one."""
     # A terminal there would mix stderr into what `$(...)` catches here.
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    return ["ssh", *(["-t"] if on_terminal else []), plan.head.target, command]
+    return ["ssh", *(["-t"] if on_terminal else []), host, command]
 
 
 def execute(words: Sequence[str], environment: Mapping[str, str]) -> int:

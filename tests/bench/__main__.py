@@ -2,7 +2,7 @@
 
     python -m tests.bench [PART...] [--few] [--gib GIB...] [--jobs N...] [--nodes N] [--runs N] [--hosts N] [--json FILE]
 
-The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, watch, inplace, elastic, stage, caches, poll, metrics, healthy, scale, cluster; all but the last two by default. `--few` is a try in less time, whose figures mean little.
+The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, watch, inplace, elastic, stage, caches, poll, metrics, healthy, scale, cluster, torchrun; all but the last three by default. `--few` is a try in less time, whose figures mean little.
 Exit 1 where an aim is missed.
 """
 
@@ -34,6 +34,7 @@ from tests.bench import (
     bench_scan,
     bench_stage,
     bench_tail,
+    bench_torchrun,
     bench_watch,
 )
 from tests.bench.figures import Figure, table
@@ -59,10 +60,11 @@ PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "poll": lambda few: bench_poll.measure((1, 100) if few else POLLED, 3 if few else 9),
     "healthy": lambda few: bench_healthy.measure(few=few),
     "cluster": lambda few: bench_cluster.measure(*((4, 1) if few else (bench_cluster.HOSTS, 3))),
+    "torchrun": lambda few: bench_torchrun.measure(*((360.0, 45.0) if few else (1200.0, 120.0))),
     "scale": lambda few: bench_scale.measure(*((200, 400, 60, 10.0) if few else (*SCALE, 120.0))),
 }
 ASKED_FOR = frozenset(
-    {"scale", "cluster"}
+    {"scale", "cluster", "torchrun"}
 )  # only where they are named: many minutes of submissions; root and an sshd for each host
 
 

@@ -90,6 +90,29 @@ def test_an_exit_status_and_stdout_are_those_of_the_first_host(hosts: Hosts, lap
     assert "nothing-0001" in gone.stderr
 
 
+def test_commands_of_a_laptop_go_to_the_controller_that_is_in_control(hosts: Hosts) -> None:
+    """The first host dies, the second one takes over: the next `ftrun sbatch` runs there and says so, and its run ends there."""
+    up = hosts.ftrun("h3", "cluster", "up", "h[1-2]", "--backup", "h2", env=FTRUN_ON_LAPTOP)
+    assert 0 == up.returncode, up.stderr
+    words = ("sbatch", "--parsable", "-wh2", "-o/dev/null", "--wrap", "hostname >who")
+    try:
+        before = hosts.ftrun("h3", "status", env=FTRUN_ON_LAPTOP)
+        hosts.die("h1")
+        wait(lambda: hosts.ftrun("h3", *words, env=FTRUN_ON_LAPTOP).returncode == 0, 180)
+        said = hosts.ftrun("h3", "status", "--all", "--json", env=FTRUN_ON_LAPTOP)
+        run = json.loads(said.stdout)["runs"][-1]["run"]
+        state = state_at_end(hosts, "h2", run)
+    finally:
+        hosts.boot("h1")
+        hosts.ftrun("h3", "cluster", "up", "h[1-2]", env=FTRUN_ON_LAPTOP)
+        hosts.ftrun("h3", "cluster", "down", "--force", env=FTRUN_ON_LAPTOP)
+
+    assert "this runs on" not in before.stderr
+    assert "this runs on h2" in said.stderr
+    assert "finished" == state
+    assert "h2\n" == (hosts.folder / "home" / hosts.user / "who").read_text()
+
+
 def test_a_workstation_without_sshd_restarts_a_rank_and_resumes(hosts: Hosts) -> None:
     """`up localhost`, `ftrun sbatch`, a killed rank, a resume from what was saved: nothing of it asks for SSH."""
     hosts.die("h2")

@@ -85,7 +85,7 @@ def test_the_first_host_gets_every_word_as_it_was_typed(
     )
     (tmp_path / "ftrun").chmod(0o755)
     arguments = ["sbatch", "--wrap", "echo \"$HOME\" 'a  b'", "-N2"]
-    done = _ran(on_head_host.remote_script(PLAN, arguments), tmp_path, tmp_path)
+    done = _ran(on_head_host.remote_script(PLAN, arguments, PLAN.head.target), tmp_path, tmp_path)
 
     folder = "/var/tmp/ftrun-1000/mine/etc"
     assert [
@@ -109,7 +109,7 @@ def test_what_the_first_host_lacks_is_one_line(
     """The script that is named, or ftrun itself."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["/not/there/ftrun"])
-    done = _ran(on_head_host.remote_script(PLAN, arguments), tmp_path, tmp_path)
+    done = _ran(on_head_host.remote_script(PLAN, arguments, PLAN.head.target), tmp_path, tmp_path)
 
     assert (code, "", 1) == (done.returncode, done.stdout, len(done.stderr.splitlines()))
     assert told in done.stderr
