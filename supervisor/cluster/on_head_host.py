@@ -37,9 +37,9 @@ def run(name: str, arguments: Sequence[str]) -> int:
     """Carry out `ftrun ARGUMENTS` on the controller's host of a cluster; never returns where that succeeds. Raises UserError."""
     state = ClusterState(name)
     plan = state.existing_plan()
-    line = f"no Slurm is here: this and all further commands run on {plan.head.target}, of your cluster {name} (FTRUN_CLUSTER=none: not)"
-    choice.say_once(os.path.join(state.folder, SAID), line)
     host = controller_host(plan).target
+    line = f"no Slurm is here: this and all further commands run on {host}, of your cluster {name} (FTRUN_CLUSTER=none: not)"
+    choice.say_once(os.path.join(state.folder, SAID), line)
     script = remote_script(plan, arguments, host)
     return execute(ssh_words(host, f"exec /bin/sh -c {shlex.quote(script)}"), os.environ)
 
