@@ -27,7 +27,7 @@ KINDS = ("a rank is killed", "a host dies and is back after 20 s", "a rank freez
 OFF_S, STEP_S, BEGIN_S = 20.0, 0.3, 240.0
 TORCHRUN = """\
 while :; do
-    {python} -m torch.distributed.run --nnodes=2:3 --nproc-per-node=1 --max-restarts=1000 --rdzv-backend=c10d --rdzv-id=bench \\
+    PYTHONPATH={root}/.ci/typing {python} -m torch.distributed.run --nnodes=2:3 --nproc-per-node=1 --max-restarts=1000 --rdzv-backend=c10d --rdzv-id=bench \\
         --rdzv-endpoint=h1:29400 --rdzv-conf=is_host=false,last_call_timeout=10 {program} {folder} {step_s} >>{folder}/log.$(hostname) 2>&1
     sleep 2
 done
@@ -38,7 +38,7 @@ JOB = """\
 #SBATCH -N3 -x h1 --ntasks-per-node=1 -o {folder}/log
 #FTRUN --nodes=2-3
 #FTRUN --checkpoint={folder}/step-*.pt
-srun {python} {program} {folder} {step_s}
+PYTHONPATH={root}/.ci/typing srun {python} {program} {folder} {step_s}
 """
 
 
@@ -53,7 +53,7 @@ class Side:
 
     def text(self, template: str) -> str:
         """A script of it."""
-        return template.format(python=PYTHON, program=PROGRAM, folder=self.folder, step_s=STEP_S)
+        return template.format(python=PYTHON, program=PROGRAM, folder=self.folder, step_s=STEP_S, root=ROOT)
 
     def steps(self) -> list[dict[str, float]]:
         """The steps that were trained, in order."""
@@ -136,9 +136,7 @@ def measure(length_s: float, every_s: float) -> list[Figure]:
 def _start_ours(hosts: Hosts, side: Side) -> None:
     (hosts.folder / "home" / hosts.user / "job.sh").write_text(side.text(JOB))
     for words in (("cluster", "up", "h[1-4]"), ("sbatch", "job.sh")):
-        done = hosts.ftrun(
-            "h1", *words, env={"PYTHONPATH": f"{ROOT}/.ci/typing"} if words[0] == "sbatch" else {}
-        )
+        done = hosts.ftrun("h1", *words)
         if done.returncode:
             raise RuntimeError(done.stderr.strip())
 
