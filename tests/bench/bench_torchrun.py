@@ -152,7 +152,7 @@ def _hurt(
         if until_s - time.monotonic() < every_s / 2:
             time.sleep(max(0.0, until_s - time.monotonic()))
             return struck
-        kind, host = KINDS[len(struck) % len(KINDS)], WORKERS[(len(struck) * 2 + 1) % len(WORKERS)]
+        kind, host = KINDS[len(struck) % len(KINDS)], WORKERS[(len(struck) + len(struck) // 3 + 1) % 3]
         struck.append(f"{kind} ({host})")
         if kind == KINDS[1]:
             hosts.die(host)
