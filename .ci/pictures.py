@@ -1,28 +1,37 @@
 """Makes the pictures of README and the documents from a real run: `make pictures`.
 
 A drill (the first of `./demo`) runs on a real Slurm of this machine. What it, `ftrun explain` and `ftrun stats` print
-is drawn as a terminal, and the band of the run's report is taken out of its page. Nothing is retouched but the folder
+is drawn as a terminal, the board of `ftrun top` as it is, and the band of the run's report is taken out of its page. Nothing is retouched but the folder
 of the drill, and no picture fetches a font.
 """
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
+
+from ftrun.supervisor.board.reading import Told, Watch
+from ftrun.supervisor.board.screen import Board
+from ftrun.supervisor.cli import runs
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 FTRUN = Path(sys.executable).with_name("ftrun")
 WIDTH = 124
 SIZE_MAX_BYTES = 60_000
+SHOWN_AFTER_S = 45.0
+"""So long the runs of the board have trained."""
 
 
 def save(name: str, text: str) -> None:
@@ -39,9 +48,7 @@ def terminal(title: str, printed: str) -> str:
     console = Console(record=True, width=WIDTH, file=io.StringIO())
     for line in printed.rstrip().splitlines():
         console.print(Text(line))
-    drawn = console.export_svg(title=title)
-    drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
-    return drawn.replace("Fira Code,", "ui-monospace,DejaVu Sans Mono,")
+    return without_fonts(console.export_svg(title=title))
 
 
 def band(page: str) -> str:
@@ -67,8 +74,57 @@ def band(page: str) -> str:
     )
 
 
+def without_fonts(drawn: str) -> str:
+    """The SVG of a terminal that fetches no font."""
+    drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
+    return drawn.replace("Fira Code,", "ui-monospace,DejaVu Sans Mono,")
+
+
+def board(folder: str) -> str:
+    """The board of `ftrun top` on a real Slurm: a training that lost a GPU, one that goes well, one with an error, one in the queue."""
+    box, work = Path(folder) / "box", Path(folder) / "work"
+    shutil.copytree(ROOT / "tests/first_days/scripts", work)
+    env = {**os.environ, "FTRUN_HOME": str(Path(folder) / "home")}
+    train = "srun python3 train.py --steps 900 --pace 0.5"
+
+    def said(*words: str) -> None:
+        command = [FTRUN, "sandbox", "run", "--folder", box, "--", FTRUN, *words]
+        subprocess.run(command, env=env, cwd=work, check=True, capture_output=True)
+
+    subprocess.run([FTRUN, "sandbox", "up", "--folder", box, "--nodes", "6"], check=True, capture_output=True)
+    try:
+        (work / "train.py").write_text(
+            (work / "train.py")
+            .read_text()
+            .replace('"--steps", type=int, default=20', '"--steps", type=int, default=600')
+        )
+        said("sbatch", "-Jllm-7b", "07-gpu-lost.sh")
+        said("sbatch", "-Jvision", "-N2", f"--wrap={train} --out vision")
+        said("sbatch", "-Jtokenizer", "03-bug.sh")
+        said("sbatch", "-Jablation", "-N6", f"--wrap={train} --out ablation")
+        time.sleep(SHOWN_AFTER_S)
+        return asyncio.run(_shot(env["FTRUN_HOME"]))
+    finally:
+        subprocess.run([FTRUN, "sandbox", "down", "--folder", box], check=False, capture_output=True)
+
+
+async def _shot(home: str) -> str:
+    by = runs.told_by(home)
+    told = Told(
+        home, lambda _: Watch(True, ("watched from login1",)), by.explain, by.nodes, lambda words: words
+    )
+    app = Board(told, every=True)
+    async with app.run_test(size=(WIDTH, 12)) as pilot:
+        while not (app.reader.whole and app.watch_now.lines):
+            await pilot.pause(0.1)
+        await pilot.pause(3)
+        return without_fonts(app.export_screenshot(title="ftrun top --all"))
+
+
 def main() -> int:
     """Run the drill and draw."""
+    with tempfile.TemporaryDirectory(prefix="ftrun-pictures-") as folder:
+        save("top.svg", board(folder))
     home: list[Path] = []
     with tempfile.TemporaryDirectory(prefix="ftrun-pictures-") as folder:
         words = [FTRUN, "drill", "--keep", "--folder", folder, "--report", folder]

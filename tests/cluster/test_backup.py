@@ -16,11 +16,17 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.hosts import Hosts, left, nothing, state_at_end, wait
+from tests.told import told
 
 pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
 TAKEN_OVER_S = 120.0
 SAVED_S = 8.0
-CONF = {"SLURM_CONF": "/var/tmp/ftrun-61001/default/etc/slurm.conf"}
+CONF = {
+    "SLURM_CONF": "/var/tmp/ftrun-61001/default/etc/slurm.conf",
+    "PATH": "/var/tmp/ftrun-61001/default/bin:/usr/local/bin:/usr/bin:/bin",
+}
+BUNDLE = told("FTRUN_CLUSTER_BUNDLE", "")
+"""A file of `ftrun cluster bundle`: its Slurm in place of the hosts' own."""
 LONG = """\
 #!/bin/sh
 #SBATCH -N1 -wh3 -o long.log
@@ -42,7 +48,8 @@ srun -N2 sh -c 'echo second $SLURMD_NODENAME' >>second
 @pytest.fixture
 def doubled(hosts: Hosts) -> Iterator[Hosts]:
     """A cluster with two controllers. Its runs and files are gone after it; h1 is up."""
-    done = hosts.ftrun("h1", "cluster", "up", "h[1-3]", "--backup", "h2")
+    words = ["--bundle", BUNDLE] if BUNDLE else []
+    done = hosts.ftrun("h1", "cluster", "up", "h[1-3]", "--backup", "h2", *words)
     assert 0 == done.returncode, done.stderr
     yield hosts
     hosts.ftrun("h3", "cluster", "down", "--force")
