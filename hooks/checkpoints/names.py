@@ -6,6 +6,7 @@ tests/unit/bundle/test_batch_sh.py compares them.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Optional
 
@@ -19,6 +20,7 @@ NOTE = re.compile(r"\.(?:log|out|err|txt|jsonl|csv|lock)$|tfevents", re.IGNORECA
 DIGITS_MAX = 18  # what a shell can compare
 
 
+@functools.lru_cache(maxsize=4096)
 def step_of(path: str) -> Optional[int]:
     """The number after step, iter or epoch in the base name, else its last number without the extension."""
     name = path.rstrip("/").rpartition("/")[2]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, option
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.rungs import Rung
+from ftrun.supervisor.config.table import DURATION
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.agent_events import GROW_RUNG
 from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.simulator import compare, presets
+from ftrun.supervisor.simulator import waterfall as worth
 from ftrun.supervisor.simulator.ftrun_rules import IN_THE_QUEUE
 from ftrun.supervisor.simulator.scenario import QUANTITIES, Scenario
 from ftrun.supervisor.simulator.tally import LOSSES, Row
@@ -53,6 +55,12 @@ Set = Annotated[
 Ft = Annotated[
     list[str] | None, option("--ft", "A setting of ftrun, such as retries=500; repeatable.", "KEY=VALUE")
 ]
+Waterfall = Annotated[
+    bool, option("--waterfall", "What each thing that a run can do about faults is worth, one after the other.")
+]
+Curve = Annotated[
+    bool, option("--curve", "The goodput with all of them over the range of each assumption. Takes minutes.")
+]
 
 
 def simulate(  # noqa: PLR0917 - options are given by name
@@ -71,6 +79,8 @@ def simulate(  # noqa: PLR0917 - options are given by name
     elastic: Elastic = "",
     quantity: Set = None,
     ft: Ft = None,
+    waterfall: Waterfall = False,
+    curve: Curve = False,
     json: Json = False,
 ) -> int:
     """Compare ways to recover a run on a virtual cluster: ftrun's own policy, a person, and a plain requeue.
@@ -96,6 +106,9 @@ def simulate(  # noqa: PLR0917 - options are given by name
         raise UserError(
             "that is more than 200,000 faults for each policy: give fewer --nodes, --days or --seeds"
         )
+    if waterfall or curve:
+        count = max(_counts(spares, chosen), default=0)
+        return _show_worth(_Worth(chosen, count, wanted, seeds), waterfall=waterfall, curve=curve, json=json)
     rows = list(compare.compare(chosen, found, seeds))
     if json:
         common.print_json(_facts(chosen, seeds, rows))
@@ -144,13 +157,87 @@ def _facts(scenario: Scenario, seeds: int, rows: Sequence[Row]) -> dict[str, Any
     }
 
 
-def _show(scenario: Scenario, seeds: int, rows: Sequence[Row]) -> None:
+def _show_scenario(scenario: Scenario, seeds: int) -> None:
     hours = scenario.between_s / 3600.0
     print(f"rates: {scenario.title or 'of your own'}")
     print(
         f"{scenario.nodes} nodes, {scenario['days']:g} days, a fault every {hours:.1f} h of training;"
         f" {seeds} {'seed' if seeds == 1 else 'seeds'}, means of a seed\n"
     )
+
+
+@dataclass(frozen=True)
+class _Worth:
+    """What a waterfall or a curve is made of."""
+
+    scenario: Scenario
+    spares: int
+    own: Mapping[str, Any]
+    seeds: int
+
+
+def _show_worth(asked: _Worth, *, waterfall: bool, curve: bool, json: bool) -> int:
+    given = (asked.scenario, asked.spares, asked.own, asked.seeds)
+    steps = list(worth.waterfall(*given)) if waterfall else []
+    points = list(worth.curve(*given)) if curve else []
+    if json:
+        told = [
+            {"change": one.change.name, "option": one.change.option, "gain": gain, "replaced": one.replaced, **asdict(one.row)}
+            for one, gain in zip(steps, worth.gains(steps), strict=True)
+        ]  # fmt: skip
+        walked = [{"assumption": one.key, "value": one.value, **asdict(one.row)} for one in points]
+        common.print_json({"seeds": asked.seeds, "spares": asked.spares, "waterfall": told, "curve": walked})
+        return 0
+    _show_scenario(asked.scenario, asked.seeds)
+    if steps:
+        _show_waterfall(steps, asked.spares)
+    if points:
+        _show_curve(points, asked.scenario)
+    return 0
+
+
+def _show_waterfall(steps: Sequence[worth.Step], spares: int) -> None:
+    parts = ("detection", "restart", "lost steps", "queue", "person", "checkpointing")
+    lines = [
+        [
+            f"{spares} {one.change.name}" if one.change.spares else one.change.name,
+            one.change.option or None,
+            f"{one.row.goodput:.2%}",
+            f"{gain * 100:+.2f}" if one is not steps[0] else None,
+            *(f"{one.row.lost[part] * 100:.2f}" for part in parts),
+        ]
+        for one, gain in zip(steps, worth.gains(steps), strict=True)
+    ]
+    common.print_table(
+        ["", "OPTION", "GOODPUT", "GAIN", *(f"{part.upper()}, %" for part in parts)], lines
+    )
+    if steps[-1].row.half_width is not None:
+        print(f"\nwith all of them {steps[-1].row.goodput:.2%} {_interval(steps[-1].row)}")
+    print("\nwhat was measured and replaces an assumption:")
+    for key, (old, new) in (item for one in steps for item in one.replaced.items()):
+        print(f"  {key}: {old:.3g} s -> {new:.3g} s: {worth.MEASURED[key]}")
+    print()
+
+
+def _show_curve(points: Sequence[worth.Point], scenario: Scenario) -> None:
+    print("with all of them, one assumption moved at a time:\n")
+    lines: list[Sequence[object]] = []
+    for assumed in worth.ASSUMED:
+        mine = [one for one in points if one.key == assumed.key]
+        lines += [
+            [assumed.key if one is mine[0] else None, _value(one), f"{one.row.goodput:.2%}", assumed.source if one is mine[0] else None]
+            for one in mine
+        ]  # fmt: skip
+    common.print_table(["ASSUMPTION", "VALUE", "GOODPUT", "WHERE THE RANGE COMES FROM"], lines)
+
+
+def _value(point: worth.Point) -> str:
+    timed = point.key in QUANTITIES and QUANTITIES[point.key].kind == DURATION
+    return f"{point.value:g} s" if timed else f"{point.value:g}"
+
+
+def _show(scenario: Scenario, seeds: int, rows: Sequence[Row]) -> None:
+    _show_scenario(scenario, seeds)
     lines: list[Sequence[object]] = [
         ["goodput", *(f"{row.goodput:.1%}" for row in rows)],
         ["95 % interval", *(_interval(row) for row in rows)],

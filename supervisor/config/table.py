@@ -182,6 +182,8 @@ TABLE = (
             " a spare takes the bad node's place, companion = a small second job brings the missing nodes, shrink = on with fewer nodes (`nodes`), resubmit = a new job. What cannot apply to a job is left out of the default;"
             " `resubmit` alone: never inside the allocation.", value_name="RUNGS", reach=NOTHING),
     Setting("spares", INT, 0, "How many nodes are asked for beyond those that the script uses, to take the place of bad ones."),
+    Setting("spares-refill", CHOICE, "never", "Ask for spares again before they are needed: auto = as soon as one is used up, by a companion job that queues while"
+            " the script works (docs/companions.md); never = with the next job.", choices=("never", "auto")),
     Setting("nodes", TEXT, "", "Numbers of nodes at which the run may go on when a lost node is not replaced (docs/elastic.md): MIN-MAX, or"
             " MIN-MAX:UNIT where UNIT nodes make one data-parallel replica; MAX is what -N says. It has no variable: FTRUN_NODES is what"
             " commands of the user are told.", scope="once", value_name="MIN-MAX[:UNIT]", reach=NOTHING),

@@ -155,8 +155,8 @@ class LadderInput:
     @property
     def out(self) -> tuple[str, ...]:
         """Active nodes that no later start may use: set aside before, or blamed surely enough to be excluded."""
-        bad = {*self.ruling.decision.exclude, *self.place.aside}
-        return tuple(node for node in self.place.active if node in bad)
+        bad = {*self.ruling.decision.exclude, *self.place.aside}.intersection(self.place.active)
+        return tuple(node for node in self.place.active if node in bad) if bad else ()
 
     @property
     def blamed(self) -> tuple[str, ...]:
@@ -165,8 +165,8 @@ class LadderInput:
         """
         if self.out or CLASS_RULES[self.fault].exclude == "never":
             return self.out
-        culprits = frozenset(self.case.culprits)  # thousands of nodes
-        return tuple(node for node in self.place.active if node in culprits)
+        culprits = frozenset(self.case.culprits).intersection(self.place.active)  # of thousands of nodes
+        return tuple(node for node in self.place.active if node in culprits) if culprits else ()
 
     @property
     def spares(self) -> tuple[str, ...]:

@@ -106,6 +106,7 @@ class FtrunRules:
         self._lent = Companions()
         self._aside: set[str] = set()  # nodes of the job that no start uses any more
         self._gone: set[str] = set()  # those of them that are lost or broken, until the job releases them
+        self._coming = (math.inf, 0)  # when the spares that were asked for again are there, and how many
         self._open = ""  # the incident whose first step is still to come
         self._begun_s = 0.0
 
@@ -122,6 +123,8 @@ class FtrunRules:
         found = diagnosis(fault)
         if fault.cause.fault is FaultClass.HANG:
             life.spend("detection", self._until_ended_s(life))
+        if fault.cause.lost:
+            life.spend("lost steps", life.scenario["copy-lag"])
         agent = self.settings["agent"] != "never" and not (fault.cause.lost and fault.node == life.active[0])
         if not agent or not self._inside(life, fault, found):
             self._submit_again(life, fault, found)
@@ -136,6 +139,7 @@ class FtrunRules:
     # ------------------------------------------------------------------ inside the allocation
 
     def _inside(self, life: VirtualRun, fault: Fault, found: Diagnosis) -> bool:
+        self._refill_spares(life)
         case = self._case(life, fault, found)
         silent = (fault.node,) if fault.cause.lost else ()
         place = self._place(life, fault, found, silent)
@@ -165,9 +169,10 @@ class FtrunRules:
     ) -> AllocationState:
         self._given_back(life)
         gone = self._lent.broken(silent)
+        held = (*life.active, *life.spares)
         place = start_decision.allocation_state(
             self._seen(life, fault, found, silent),
-            tuple(node for node in (*life.active, *life.spares) if node not in gone),
+            tuple(node for node in held if node not in gone) if gone else held,
             tuple(node for node in life.spares if node not in gone),
             gone,
             batch_node=life.active[0],
@@ -207,7 +212,21 @@ class FtrunRules:
         life.restarted(move.rung.value)
         if fault.named and move.rung in (Rung.SWAP, Rung.COMPANION, Rung.SHRINK):
             life.cluster.found(fault.node, life.now_s)
+        self._refill_spares(life)
         self._next_start(life)
+
+    def _refill_spares(self, life: VirtualRun) -> None:
+        """Take the spares that have come since they were asked for again, and ask for what is still missing (`spares-refill`)."""
+        if self.settings["spares-refill"] == "never":
+            return
+        there_s, count = self._coming
+        if there_s <= life.now_s and (came := self._lent.come(life, count, self._out(life))):
+            life.spares += came
+            life.outcome.spare_node_s += len(came) * (life.now_s - there_s)
+            self._coming = (math.inf, 0)
+        missing = int(self.settings["spares"]) - len(life.spares)
+        if missing > 0 and not self._coming[1]:
+            self._coming = (life.now_s + self._lent.turn_s(life) + life.scenario["new-job"], missing)
 
     def _next_start(self, life: VirtualRun) -> None:
         self._start += 1
@@ -377,6 +396,7 @@ class FtrunRules:
     def _opened(self, life: VirtualRun, out: tuple[str, ...], size: int) -> None:
         self._attempt, self._start = self._attempt + 1, 1
         self._lent.end()
+        self._coming = (math.inf, 0)
         self._aside.clear()
         self._gone.clear()
         smaller = size if size < life.scenario.nodes else 0

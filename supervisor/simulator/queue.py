@@ -64,10 +64,15 @@ class QueuedJob:
         return True
 
     def _back_s(self) -> float:
-        """When one more node is back. If none is away, the excluded nodes are taken back at once."""
-        back_s = self._life.cluster.next_back_s(self._life.now_s)
-        if back_s is None:
-            self._left_out = frozenset()
+        """When one more node is back. Where only exclusions are in the way, as many as are needed are given back at once: Slurm says
+        that the job cannot start, and ftrun releases them (`policy.queue`).
+        """
+        now_s = self._life.now_s
+        kept_off = sorted(self._left_out - self._life.cluster.away(now_s))
+        short = self.size - len(self.free())
+        back_s = self._life.cluster.next_back_s(now_s)
+        if short <= len(kept_off) or back_s is None:
+            self._left_out -= frozenset(kept_off[: max(short, 0)])
             return self._turn_s
         return back_s
 
@@ -91,7 +96,7 @@ class Companions:
 
     def ask(self, life: VirtualRun, count: int, out: Collection[str], limit_s: float) -> tuple[str, ...]:
         """`count` nodes within `limit_s`, or (). The run stands still meanwhile and holds its own nodes."""
-        wait_s = self._turn_s(life)
+        wait_s = self.turn_s(life)
         back_s = life.cluster.back_s(life.now_s, out)
         short = count - len(self.idle(life, out))
         if short > 0:
@@ -99,7 +104,8 @@ class Companions:
         life.spend("queue", min(wait_s, limit_s))
         return self.come(life, count, out) if wait_s < limit_s else ()
 
-    def _turn_s(self, life: VirtualRun) -> float:
+    def turn_s(self, life: VirtualRun) -> float:
+        """How long a companion waits for its turn."""
         return life.wait(life.scenario["queue"] / life.scenario["contended"]) if life.contended() else 0.0
 
     def come(self, life: VirtualRun, count: int, out: Collection[str]) -> tuple[str, ...]:

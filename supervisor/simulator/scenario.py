@@ -27,6 +27,7 @@ ROWS = (
     Setting("days", NUMBER, 30.0, "How long it is followed, in days.", least=0.01),
     Setting("checkpoint-every", DURATION, 600.0, "Useful work between two checkpoints. Assumed.", least=1),
     Setting("checkpoint-cost", DURATION, 15.0, "How long training stands still for one. Assumed."),
+    Setting("copy-lag", DURATION, 0.0, "How long a save is only in the memory of its own node: a node that is lost takes it along."),
     Setting("step", DURATION, 10.0, "Seconds a step. Assumed; it decides little.", least=0.001),
     Setting("launch", DURATION, "", "From the start of the script to its first new step: processes, collectives, loading the checkpoint."
             " Default: 60 s and 0.05 s for each node. Assumed."),

@@ -43,6 +43,7 @@ class Row:
     half_width: float | None
     goodput_of_all: float
     node_hours: dict[str, float]
+    lost: dict[str, float]  # the same as shares of the time
     spare_node_hours: float
     faults: float
     restarts: dict[str, float]
@@ -63,6 +64,7 @@ def row_of(policy: str, nodes: int, outcomes: Sequence[Outcome]) -> Row:
         node_hours={
             name: sum(one.lost_s[name] for one in outcomes) / count * nodes / 3600.0 for name in LOSSES
         },
+        lost={name: sum(one.lost_s[name] / one.span_s for one in outcomes) / count for name in LOSSES},
         spare_node_hours=spare_hours,
         faults=sum(one.faults for one in outcomes) / count,
         restarts=_means([one.restarts for one in outcomes]),
