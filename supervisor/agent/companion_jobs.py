@@ -74,6 +74,7 @@ class Companion:
     running_s: float | None = None
     unseen_s: float | None = None
     ahead: bool = False
+    spare: bool = False  # asked for before it is needed: its nodes are spares
     over: bool = False
 
 
@@ -94,13 +95,16 @@ class Companions:
         *,
         pool: Pool | None = None,
         ahead: bool = False,
+        spare: bool = False,
     ) -> Companion:
         """Submit a companion with `count` nodes, none of this job's or of `exclude`.
 
         `left_s` limits its time (None = as long as this job has time), `pool` names where the nodes come
-        from. Only one companion waits at a time: if there is one, it is returned instead. `ahead`: nothing is
-        decided yet, and the nodes do not belong to the run before `take`. Raises OSError (journal), GivenUp.
+        from. Only one companion waits at a time: if there is one, it is returned instead, unless it waits as
+        a `spare`: what is needed now goes first. `ahead`: nothing is decided yet, and the nodes do not belong
+        to the run before `take`. Raises OSError (journal), GivenUp.
         """
+        self._end_waiting_spare()
         last = self._last
         if last is not None and last.state == WAITING:
             return last
@@ -113,7 +117,7 @@ class Companions:
             log_line(f"no companion: {said}")
             return Companion(FAILED, reason=said)
         mark, now_s = request.token, self.ctx.clock.mono_s()
-        one = Companion(WAITING, number, count=count, mark=mark, asked_s=now_s, ahead=ahead)
+        one = Companion(WAITING, number, count=count, mark=mark, asked_s=now_s, ahead=ahead, spare=spare)
         self._known.append(one)
         self.ctx.expected = count if ahead else 0
         self.ctx.journal.record(
@@ -143,21 +147,21 @@ class Companions:
 
     @property
     def expected(self) -> bool:
-        """A companion is on its way, or was requested ahead."""
+        """A companion is on its way for a fault, or was requested ahead."""
         one = self._last
-        return one is not None and not one.over and (one.state == WAITING or one.ahead)
+        return one is not None and not one.over and not one.spare and (one.state == WAITING or one.ahead)
 
     def take(self, count: int, exclude: Collection[str]) -> Companion | None:
-        """The companion that was requested ahead, if it is what is wanted now; otherwise it is ended. Raises
-        OSError (journal), GivenUp.
+        """The companion that was requested ahead, or that waits as a spare, if it is what is wanted now; otherwise it is
+        ended. Raises OSError (journal), GivenUp.
         """
         one = self._last
-        if one is None or one.over or not one.ahead:
+        if one is None or one.over or not (one.ahead or (one.spare and one.state == WAITING)):
             return None
         if one.count != count or not {*one.nodes}.isdisjoint(exclude):
             self.end(one.number, "another companion is wanted")
             return None
-        one.ahead = False
+        one.ahead = one.spare = False
         self.ctx.coming, self.ctx.expected = (), 0
         if one.state == READY:
             self.ctx.spans = (*self.ctx.spans, Span(one.job, one.nodes))
@@ -190,6 +194,10 @@ class Companions:
         """End the latest companion if it still waits. Raises OSError (journal), GivenUp."""
         if self._last is not None and self._last.state == WAITING:
             self.end(self._last.number, why)
+
+    def _end_waiting_spare(self) -> None:
+        if self._last is not None and self._last.spare:
+            self.end_waiting("another companion is wanted")
 
     def end_all(self, why: str) -> None:
         """End all companions: the launch is over. Raises OSError (journal), GivenUp."""

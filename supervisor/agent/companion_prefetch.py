@@ -1,4 +1,6 @@
-"""Companion prefetch: ask for a companion as soon as a node is lost that no spare can replace. (I/O)
+"""Companions before they are needed: as soon as a node is lost, or a spare is used up. (I/O)
+
+`CompanionPrefetch` asks for a companion as soon as a node is lost that no spare can replace.
 
 To end what is left of a start and to query and check its nodes takes seconds, and so does a companion: the
 agent does both in parallel. At that time only the lost node argues for a companion. If the ladder decides
@@ -10,23 +12,25 @@ selects the companion its nodes do not belong to the run; their checks run in pa
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.node_queries import NodeQuery
 from ftrun.supervisor.agent import node_liveness
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.companion_jobs import READY, WAITING, Companions
+from ftrun.supervisor.agent.companion_jobs import READY, WAITING, Companion, Companions, unfit_nodes
 from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.agent.node_checks import FailureChecks
 from ftrun.supervisor.agent.spanning_limits import SpanningLimits, idle_count, pool_with_idle_nodes
+from ftrun.supervisor.agent.start_monitor import StartMonitor
 from ftrun.supervisor.config import node_counts, recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
 from ftrun.supervisor.model.types import FaultClass
 
 LOOK_EVERY_S = 0.1
 DECIDED_S = 60.0  # the ladder has decided by then
+REFILL_EVERY_S = 15.0  # between two looks for spares that are used up
 
 
 @dataclass
@@ -107,3 +111,79 @@ class CompanionPrefetch:
             self._look_at(found.nodes)
         if found.state != WAITING or mono_s > self._over_s:
             self.ctx.beside = None
+
+
+@dataclass
+class SpareRefill:
+    """Asks for spares again when they are used up, by a companion that queues while the script works (`spares-refill`).
+
+    Its nodes are checked once and are spares from then on. A fault that needs a companion at once takes its place
+    in the queue over, or ends it.
+    """
+
+    ctx: AgentContext
+    companions: Companions
+    apart: SpanningLimits
+    settings: Mapping[str, Any]
+    off: str = ""  # why nothing is asked for any more in this launch
+    _asked: Companion | None = None
+    _unfit: set[str] = field(default_factory=set)
+    _next_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.settings.get("spares-refill") == "auto":
+            rungs = {
+                rung
+                for order in recovery_order.rung_rules_from(self.settings).orders.values()
+                for rung in order
+            }
+            if not {config_rungs.Rung.SWAP, config_rungs.Rung.COMPANION} <= rungs:
+                self.off = "recover has not both swap and companion"
+        else:
+            self.off = "spares-refill=never"
+
+    def look(self, monitor: StartMonitor, aside: Collection[str], *, busy: bool) -> None:
+        """One look while a start works. Raises OSError (journal), GivenUp."""
+        if self._asked is not None:
+            self._follow(monitor, self._asked)
+            return
+        mono_s = self.ctx.clock.mono_s()
+        if self.off or busy or mono_s < self._next_s or monitor.memory.step is None:
+            return
+        self._next_s = mono_s + REFILL_EVERY_S
+        started = monitor.started
+        unused = {*self.ctx.nodes} - {*started.nodes, *aside, *self._unfit}
+        missing = int(self.settings["spares"]) - len(unused)
+        sizes = node_counts.sizes_of_settings(self.settings)
+        small = sizes is not None and len(started.nodes) < sizes.full  # it grows first
+        if missing <= 0 or small or self.apart.against(started.number, end_s=None, limit_s=0.0):
+            return
+        run = self.ctx.journal.run()
+        if run.wish or run.halt:
+            return
+        away = {*run.excluded_at(self.ctx.clock.now_s()), *aside, *self._unfit}
+        why = f"{missing} of {self.settings['spares']} spares are used up"
+        pool = pool_with_idle_nodes(self.ctx, self.settings, missing, away)
+        log_line(f"start {started.number}: {why}: asked for again")
+        found = self.companions.ask(missing, away, None, why, pool=pool, spare=True)
+        self._asked = found if found.spare and not found.over else None
+
+    def _follow(self, monitor: StartMonitor, asked: Companion) -> None:
+        found = self.companions.look() if asked.state == WAITING else asked
+        if not asked.over and asked.spare and found.state == WAITING:
+            return
+        self._asked = None
+        self._next_s = self.ctx.clock.mono_s() + REFILL_EVERY_S
+        if asked.lasts:
+            self.off = asked.reason
+        if asked.over or not asked.spare or asked.state != READY:
+            return
+        unfit = unfit_nodes(self.ctx, self.settings, monitor.started, asked, lives=True)
+        if unfit:
+            self._unfit |= {*unfit}
+            self.companions.end(
+                asked.number, "; ".join(f"{node}: {why}" for node, why in sorted(unfit.items()))
+            )
+            return
+        asked.spare = False
+        log_line(f"start {monitor.started.number}: spares again: {', '.join(asked.nodes)}")

@@ -29,7 +29,7 @@ from ftrun.supervisor.agent.batch_channel import Started, StartEnd
 from ftrun.supervisor.agent.checkpoint_reader import ChecksumReader
 from ftrun.supervisor.agent.checkpoint_staging import StagingCoordinator
 from ftrun.supervisor.agent.companion_jobs import Companions
-from ftrun.supervisor.agent.companion_prefetch import CompanionPrefetch
+from ftrun.supervisor.agent.companion_prefetch import CompanionPrefetch, SpareRefill
 from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
 from ftrun.supervisor.agent.node_checks import FailureChecks
 from ftrun.supervisor.agent.node_liveness import NodeAnswers
@@ -103,6 +103,7 @@ class StartLoop:
     _checks: FailureChecks | None = None  # the checks after the present start
     companions: Companions = field(init=False)
     early: CompanionPrefetch = field(init=False)
+    refill: SpareRefill = field(init=False)
     apart: SpanningLimits = field(init=False)
     mending: release_nodes.DrainedNodeRelease = field(init=False)
     stage: StagingCoordinator = field(init=False)
@@ -113,6 +114,7 @@ class StartLoop:
         self.apart = SpanningLimits(self.ctx)
         self.mending = release_nodes.DrainedNodeRelease(self.ctx, self.settings)
         self.early = CompanionPrefetch(self.ctx, self.companions, self.apart, self.settings)
+        self.refill = SpareRefill(self.ctx, self.companions, self.apart, self.settings)
         self.stage = StagingCoordinator(self.ctx, self.settings)
         where = self.ctx.where
         self.deep = ChecksumReader(where.home, where.run_dir, self.settings, self.ctx.reader)
@@ -233,6 +235,7 @@ class StartLoop:
             found = found or slow.look() or drained.look() or growth.look()
             busy = bool(found or suspicion or growth.busy or room.busy())
             self.aside = self.mending.look(monitor.started.nodes, self.aside, busy=busy)
+            self.refill.look(monitor, self.aside, busy=busy)
             if found is not None and suspicion is None:
                 suspicion = found
                 log_line(f"start {number}: {found.diagnosis.title}; no progress for {found.waited_s:.0f} s")

@@ -33,7 +33,7 @@ from ftrun.supervisor.policy.estimates import PRIOR, PRIOR_EVENTS, PRIOR_NODE_DA
 from ftrun.supervisor.policy.ladder import NODE_BOUND
 from ftrun.supervisor.reports import view_run
 from ftrun.supervisor.simulator.formulas import daly_s, rate_interval, useful_share, young_s
-from ftrun.supervisor.simulator.scenario import Scenario, quantity
+from ftrun.supervisor.simulator.scenario import READ_SPEEDUP, STAGED_PAUSE_S, Scenario, quantity
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.submission import in_allocation
 
@@ -45,6 +45,9 @@ SPARE_WAIT_S = 270.0
 SHORT_NODE_HOURS = 1.0
 """Below these node-hours a report says nothing of spares, intervals and queues: two minutes prove no rate."""
 
+HANG_SHARE = 0.02
+"""The share of hangs in the published faults (`ftrun simulate`)."""
+WORTH_LEAST = 0.0001
 GAPS_MIN = 3
 LEAST_S = 0.001
 FEW = ": too few to know their rate well; ask again when there are more"
@@ -100,6 +103,15 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Lack:
+    """What the run does not do about faults, by which option it would, and what that alone would add to its goodput."""
+
+    name: str
+    option: str
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
     """The advice for one run. `between_s`: expected time between two faults, with its interval."""
 
@@ -116,6 +128,7 @@ class Advice:
     figures: Mapping[str, Figure]
     choices: tuple[Choice, ...]
     best_spares: int
+    lacks: tuple[Lack, ...]  # what is worth most first
     words: tuple[str, ...]
 
 
@@ -173,6 +186,7 @@ def make_advice(
         figures=figures,
         choices=tuple(choices),
         best_spares=best.spares,
+        lacks=_lacks(run, figures, between_s[0], share, best.spares),
         words=(
             *([_unseen(run)] if never else []),
             *_advice_lines(run, events, hours, choices, best, seen=not never),
@@ -307,6 +321,49 @@ def _restart_s(figures: Mapping[str, Figure], spares: int, share: float, queue_s
     swapped = spares / (spares + 1)
     own_s = swapped * figures["restart by swap"].seconds + (1.0 - swapped) * again_s
     return share * own_s + (1.0 - share) * figures["restart by step"].seconds
+
+
+def _lacks(
+    run: Run, figures: Mapping[str, Figure], between_s: float, share: float, best_spares: int
+) -> tuple[Lack, ...]:
+    """What the run lacks of what `ftrun simulate --waterfall` shows, each alone, at the expected rate."""
+    chosen = {**settings.defaults(), **run.settings}
+    have, assumed = int(chosen["spares"] or 0), Scenario((), {})
+    cost_s, every_s = figures["checkpoint cost"].seconds, figures["checkpoint interval"].seconds
+    again_s, step_s, swap_s = (figures[f"restart by {rung}"].seconds for rung in ("resubmit", "step", "swap"))
+    restart_s = _restart_s(figures, have, share, 0.0)
+    now = useful_share(every_s, cost_s, between_s, restart_s)
+    found: list[tuple[str, str, float]] = []
+
+    def add(
+        name: str, option: str, *, shorter_s: float = 0.0, cost: float = cost_s, every: float = every_s
+    ) -> None:
+        found.append(
+            (name, option, useful_share(every, cost, between_s, max(0.0, restart_s - shorter_s)) - now)
+        )
+
+    if not chosen["stage"]:
+        pause_s = min(STAGED_PAUSE_S, cost_s)
+        often_s = max(LEAST_S, min(every_s, daly_s(pause_s, between_s)))
+        option = f"--ft-stage=FOLDER, and a save every {often_s:.0f} s"
+        add("saves into memory, partner copies", option, cost=pause_s, every=often_s)
+        add("resume from memory", "--ft-stage=FOLDER", shorter_s=cost_s * (1.0 - 1.0 / READ_SPEEDUP))
+    in_place = chosen["agent"] != "never" and chosen["recover"] != "resubmit"
+    if not in_place:
+        shorter_s = (1.0 - share) * max(0.0, again_s - step_s)
+        add("restart in place", "--ft-recover and --ft-agent as by default", shorter_s=shorter_s)
+    elif not have:
+        count = best_spares or 1
+        shorter_s = restart_s - _restart_s(figures, count, share, 0.0)
+        add(_spares(count), f"--ft-spares={count}", shorter_s=shorter_s)
+    elif chosen["spares-refill"] == "never":
+        shorter_s = share / (have + 1) * max(0.0, again_s - swap_s)
+        add("spares that queue before they are needed", "--ft-spares-refill=auto", shorter_s=shorter_s)
+    if chosen["hang"] == "never":
+        shorter_s = HANG_SHARE * max(0.0, assumed["watchdog"] - float(chosen["hang-min"]))
+        add("detection of hangs in seconds", "--ft-hang=auto", shorter_s=shorter_s)
+    worth = (Lack(*one) for one in sorted(found, key=lambda one: -one[2]))
+    return tuple(one for one in worth if one.gain >= WORTH_LEAST)
 
 
 # ---------------------------------------------------------------------- in words
@@ -486,6 +543,10 @@ def _show(found: Advice) -> None:
         ],
     )
     print()
+    if found.lacks:
+        rows = [[one.name, one.option, f"{one.gain:+.2%}"] for one in found.lacks]
+        common.print_table(["WHAT IT LACKS", "OPTION", "WORTH, ALONE"], rows)
+        print()
     for line in found.words:
         print(line)
 

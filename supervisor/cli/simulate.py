@@ -56,7 +56,8 @@ Ft = Annotated[
     list[str] | None, option("--ft", "A setting of ftrun, such as retries=500; repeatable.", "KEY=VALUE")
 ]
 Waterfall = Annotated[
-    bool, option("--waterfall", "What each thing that a run can do about faults is worth, one after the other.")
+    bool,
+    option("--waterfall", "What each thing that a run can do about faults is worth, one after the other."),
 ]
 Curve = Annotated[
     bool, option("--curve", "The goodput with all of them over the range of each assumption. Takes minutes.")
@@ -192,7 +193,7 @@ def _show_worth(asked: _Worth, *, waterfall: bool, curve: bool, json: bool) -> i
     if steps:
         _show_waterfall(steps, asked.spares)
     if points:
-        _show_curve(points, asked.scenario)
+        _show_curve(points)
     return 0
 
 
@@ -208,9 +209,7 @@ def _show_waterfall(steps: Sequence[worth.Step], spares: int) -> None:
         ]
         for one, gain in zip(steps, worth.gains(steps), strict=True)
     ]
-    common.print_table(
-        ["", "OPTION", "GOODPUT", "GAIN", *(f"{part.upper()}, %" for part in parts)], lines
-    )
+    common.print_table(["", "OPTION", "GOODPUT", "GAIN", *(f"{part.upper()}, %" for part in parts)], lines)
     if steps[-1].row.half_width is not None:
         print(f"\nwith all of them {steps[-1].row.goodput:.2%} {_interval(steps[-1].row)}")
     print("\nwhat was measured and replaces an assumption:")
@@ -219,7 +218,7 @@ def _show_waterfall(steps: Sequence[worth.Step], spares: int) -> None:
     print()
 
 
-def _show_curve(points: Sequence[worth.Point], scenario: Scenario) -> None:
+def _show_curve(points: Sequence[worth.Point]) -> None:
     print("with all of them, one assumption moved at a time:\n")
     lines: list[Sequence[object]] = []
     for assumed in worth.ASSUMED:

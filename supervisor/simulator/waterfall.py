@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.simulator.formulas import daly_s
 from ftrun.supervisor.simulator.ftrun_rules import FtrunRules
-from ftrun.supervisor.simulator.scenario import Cause, Scenario
+from ftrun.supervisor.simulator.scenario import READ_SPEEDUP, STAGED_PAUSE_S, Cause, Scenario
 from ftrun.supervisor.simulator.tally import Row, row_of
 from ftrun.supervisor.simulator.virtual_run import simulate
 
-STAGED_PAUSE_S = 0.67
-READ_SPEEDUP = 3.6
 COPY_LAG_S = 26.0
 QUIET_S, STEP_REST_S, SWAP_REST_S = 2.0, 0.4, 0.8
 
@@ -161,6 +160,7 @@ ASSUMED: tuple[Assumption, ...] = (
         (0.2, 1.0, 1.7, 3.0),
         "0.2 s: eight ranks copy 0.32 GiB each side by side; 1.7 s: one after the other; 3 s: a fifth of the save to disk, as in our bench",
     ),
+    Assumption("copy-lag", (0.0, 120.0), "quick links, to one that other traffic fills"),
     Assumption("checkpoint-every", (60.0, 300.0, 600.0), "a minute to today's ten"),
     Assumption("in-place", (0.5, 2.0, 4.0), "times as long: measured on a few nodes only"),
     Assumption("new-job", (20.0, 300.0), "prolog alone, to cold containers (BootSeer: minutes)"),
@@ -218,4 +218,4 @@ def _with_share(cause: Cause, key: str, value: float) -> Cause:
 def gains(steps: Sequence[Step]) -> list[float]:
     """What each step adds to the goodput; 0 for the first."""
     shares = [step.row.goodput for step in steps]
-    return [0.0, *(after - before for before, after in zip(shares, shares[1:], strict=False))]
+    return [0.0, *(after - before for before, after in pairwise(shares))]

@@ -12,7 +12,7 @@ from ftrun.slurm.client.cluster import ClusterFacts
 from ftrun.slurm.commands.spanning import Span
 from ftrun.supervisor.agent import companion_jobs
 from ftrun.supervisor.agent.batch_channel import BatchChannel
-from ftrun.supervisor.agent.companion_jobs import FAILED, READY, Companion, never_starts_reason
+from ftrun.supervisor.agent.companion_jobs import FAILED, READY, WAITING, Companion, never_starts_reason
 from ftrun.supervisor.agent.context import AgentContext, LaunchIdentity
 from ftrun.supervisor.agent.spanning_limits import SPANNING_FAILED, SpanningLimits
 from ftrun.supervisor.config.node_counts import Pool
@@ -75,6 +75,17 @@ def test_a_companion_that_did_not_come_is_paid_for_once() -> None:
     assert incident.decided_at_s == 6.0
     assert incident.before is not None
     assert (incident.before.spent, incident.before.retries) == ({}, 0)
+
+
+def test_a_spare_that_still_queues_gives_its_place_to_what_is_needed_now(tmp_path: Path) -> None:
+    """It delays no other request, and what needs as many nodes takes it over, so that no place in the queue is lost."""
+    spare = Companion(WAITING, 1, count=1, spare=True)
+    ctx = _ctx(tmp_path)
+    companions = companion_jobs.Companions(ctx, {}, [spare])
+
+    assert not companions.expected
+    assert spare is companions.take(1, frozenset())
+    assert (companions.expected, spare.spare) == (True, False)
 
 
 # ---------------------------------------------------------------------- where no start can lie in two jobs

@@ -76,6 +76,18 @@ def test_a_long_time_without_faults_speaks_for_the_run() -> None:
     assert told(run(days=30.0), 30.0).reckoned < told(run(days=3.0), 3.0).reckoned
 
 
+def test_a_run_is_told_what_it_lacks_and_what_that_is_worth() -> None:
+    """The best first, each with its option, and nothing that the run does already."""
+    faults = tuple(fault(day, F.NODE, wait_s=1200.0) for day in range(1, 30))
+    bare = told(run(*faults)).lacks
+    rich = told(replace(run(*faults), settings={"stage": "/s", "spares": 8, "spares-refill": "auto"})).lacks
+
+    assert [one.gain for one in bare] == sorted((one.gain for one in bare), reverse=True)
+    assert {"saves into memory, partner copies", "resume from memory"} < {one.name for one in bare}
+    assert any("--ft-spares=" in one.option for one in bare)
+    assert () == rich
+
+
 def test_few_faults_make_a_wide_interval() -> None:
     """It is the exact one, holds the measured rate, and narrows with the number of faults."""
     few, many = (fault_rates(run(*(fault(n, F.NODE) for n in range(1, k + 1))), 1000.0)[0] for k in (2, 40))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -15,7 +16,7 @@ import pytest
 from ftrun.supervisor.cli import app
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.types import FaultClass
-from ftrun.supervisor.simulator import formulas, presets
+from ftrun.supervisor.simulator import formulas, presets, waterfall
 from ftrun.supervisor.simulator.compare import PersonRules, RequeueRules, compare, policies
 from ftrun.supervisor.simulator.ftrun_rules import IN_THE_QUEUE, FtrunRules
 from ftrun.supervisor.simulator.scenario import QUANTITIES, Cause, Scenario, scenario_from
@@ -403,6 +404,65 @@ def test_a_bad_scenario_is_refused_in_one_line(tmp_path: Path, old: str, new: st
         app.run(["simulate", "--scenario", str(path)])
     assert told in error.value.message
     assert str(path) in error.value.message
+
+
+def test_a_waterfall_names_each_step_and_where_its_figures_come_from(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Shares of lost time and goodput are the whole; what replaces an assumption is shown with the old and the new value, and the rates stay."""
+    assert 0 == app.run(
+        ["simulate", "--nodes", "256", "--days", "10", "--seeds", "1", "--waterfall", "--json"]
+    )
+    found = json.loads(capsys.readouterr().out)["waterfall"]
+    world = presets.read_preset("llama3-16k", {"nodes": "256", "days": "10"})
+
+    assert [one.name for one in waterfall.CHANGES] == [row["change"] for row in found]
+    assert all(row["goodput"] + sum(row["lost"].values()) == pytest.approx(1.0) for row in found)
+    assert found[-1]["goodput"] > found[0]["goodput"]
+    replaced = {key: pair for row in found for key, pair in row["replaced"].items()}
+    assert {*replaced} == {*waterfall.MEASURED}
+    assert all(old != new for old, new in replaced.values())
+    for _, stage in waterfall.stages(world, 2, {}):
+        assert stage.scenario.causes == world.causes
+        kept = ("repair", "reaction", "new-job", "queue", "found", "relapse", "lost-after", "watchdog")
+        assert [world[key] for key in kept] == [stage.scenario[key] for key in kept]
+
+
+def test_an_own_figure_that_is_better_than_the_measured_one_stays() -> None:
+    """A scenario whose saves pause the training for less, or whose starts are quick, is made no worse."""
+    world = presets.read_preset("llama3-16k", {"checkpoint-cost": "0.1", "launch": "5", "in-place-step": "1"})
+    *_, (_, last) = waterfall.stages(world, 2, {})
+
+    assert (0.1, 1.0) == (last.scenario["checkpoint-cost"], last.scenario["in-place-step"])
+    assert last.scenario["launch"] <= 5.0
+
+
+def test_a_curve_moves_one_assumption_at_a_time() -> None:
+    """A slower start is worth less, a quicker one more; every quantity that is no published rate is walked, or stays on purpose."""
+    *_, (_, last) = waterfall.stages(presets.read_preset("llama3-16k", {"nodes": "512", "days": "20"}), 2, {})
+    shares = [
+        dataclasses.replace(last, scenario=waterfall.with_assumption(last.scenario, "launch", launch_s)).run("", 1).goodput
+        for launch_s in (30.0, 600.0)
+    ]  # fmt: skip
+
+    assert shares[0] > shares[1]
+    walked = {one.key for one in waterfall.ASSUMED}
+    kept = {"nodes", "days", "repair", "reaction"}  # said by the question itself
+    unused = {"requeue", "watchdog"}  # of other columns
+    one_key = {"in-place-step", "in-place-swap"}  # walked together as `in-place`
+    assert {*QUANTITIES} - walked - kept - unused - one_key == set()
+
+
+def test_spares_that_queue_are_never_more_than_asked_for() -> None:
+    """They come back one by one, and what they save is time in the queue."""
+    plain, refilled = (
+        simulate(hot(days="20"), 3, Watched(FtrunRules({"retries": 10_000, **own}, 2), (64,)))
+        for own in ({}, {"spares-refill": "auto"})
+    )
+
+    assert refilled.restarts["swap"] > plain.restarts["swap"]
+    assert refilled.lost_s["queue"] < plain.lost_s["queue"]
+    assert refilled.spare_node_s <= 2 * refilled.span_s
 
 
 def test_more_seeds_make_a_narrower_interval() -> None:
