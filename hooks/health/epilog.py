@@ -1,8 +1,11 @@
 """`ftrun-hook epilog`: Slurm's Epilog; checks how a job left the node: processes and accelerators. (I/O)
 
-The job is over and the next one waits, so nothing here may affect more than this node. The status is always
-0, because Slurm drains a node for any other one, without a cap and with a meaningless reason. Findings are
+The job is over and the next one waits, so nothing here may affect more than this node. The status is 0,
+because Slurm drains a node for any other one, without a cap and with a meaningless reason. Findings are
 logged; the node is drained, and leftover processes are killed, only if the site has enabled that.
+
+`expedite`: on a node that this hook has just drained under the cap, the epilog fails on purpose. From 25.11 on
+Slurm then puts a job that was submitted with --requeue=expedite before all others.
 
 Memory that staged checkpoints of the job still hold is freed by a child process under the job's user id, so
 it can delete only what that user could.
@@ -13,13 +16,21 @@ from __future__ import annotations
 import os
 import time
 
-from ftrun.hooks.health.slurm_hook import Hook, act_on_bad, log_findings, open_hook, run_checks
+from ftrun.hooks.health.slurm_hook import (
+    EXIT_REFUSED,
+    Hook,
+    act_on_bad,
+    log_findings,
+    open_hook,
+    run_checks,
+)
 
 DEFAULTS = {
     "enabled": True,
     "on_bad": "report",
     "leftovers": True,
     "kill": False,
+    "expedite": False,
     "device_checks": [
         "gpu-check", "gpu-ecc", "gpu-recovery", "gpu-xid", "gpu-memory", "gpu-processes", "amd-gpu", "npu",
     ],
@@ -30,7 +41,7 @@ DEFAULTS = {
 
 
 def main(arguments: list[str]) -> int:
-    """Check the node after a job: 0 always."""
+    """Check the node after a job: 0, or 69 where `expedite` wants a failed epilog on a drained node."""
     hook = open_hook("epilog", arguments, DEFAULTS)
     if hook is None:
         return 0
@@ -38,15 +49,19 @@ def main(arguments: list[str]) -> int:
         _leftovers(hook)
     if hook.own["stage"]:
         _staged(hook)
+    drained = False
     names = [str(name) for name in hook.own["device_checks"]] if hook.job.devices else []
     if names:
         began_s = hook.kept.began_s(hook.job.id)
         since = {"gpu-xid": {"since_s": began_s}} if began_s else None
         found = run_checks(hook, names, more=since)
         log_findings(hook, found)
-        act_on_bad(hook, [one for one in found if one.severity == "bad"])
+        drained = act_on_bad(hook, [one for one in found if one.severity == "bad"])
     hook.kept.end(hook.job.id)
-    return 0
+    if not drained or hook.own["expedite"] is not True:
+        return 0
+    hook.kept.log(f"epilog job={hook.job.id}: fails on purpose (expedite)")
+    return EXIT_REFUSED
 
 
 def _leftovers(hook: Hook) -> None:

@@ -23,6 +23,7 @@ from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import agent_events
 from ftrun.supervisor.model.types import WITHOUT_SCRIPT, Diagnosis, FaultClass
 from ftrun.supervisor.policy import decide, policy_input
+from ftrun.supervisor.submission import plan
 from ftrun.supervisor.telemetry import divergence
 from ftrun.supervisor.telemetry.diverged_checkpoints import poison_of
 from ftrun.supervisor.telemetry.divergence import DivergenceSign
@@ -78,6 +79,7 @@ def _case(ctx: RunContext, facts: Facts, diagnosis: Diagnosis) -> policy_input.P
         running_again=_running_again(ctx),
         common=ctx.services.ledger.common_cause(ctx.run, diagnosis, ctx.snapshot.now_s),
         unseen=ctx.run_dir if _unseen(ctx) else "",
+        expedited=attempt.launch.requeued and plan.is_expedited(ctx.run_dir, known=ctx.submission),
     )
     if key := decide.wanted_more(case.limits.escalate, diagnosis, saved=case.saved):
         case = replace(case, asked=asked_resource(ctx, key))

@@ -135,7 +135,8 @@ def _watch_only(case: PolicyInput) -> Decision | None:
         return None
     if case.attempt.launch.requeued and not case.attempt.ended_by_us and not _held_by_slurm(case):
         return Decision("keep", "requeued by Slurm; retries=0: left as it is")
-    return _stop(case, f"{case.summary}; retries=0: watched and diagnosed, not resubmitted")
+    held = f"; Slurm holds the job: scontrol release {case.attempt.job}" if _held_by_slurm(case) else ""
+    return _stop(case, f"{case.summary}; retries=0: watched and diagnosed, not resubmitted{held}")
 
 
 def _with_checks_waived(decision: Decision, culprits: tuple[str, ...], spent: Mapping[str, int]) -> Decision:
@@ -210,18 +211,33 @@ def _time_limit(case: PolicyInput) -> Decision | None:
 
 
 def _left_to_slurm(case: PolicyInput) -> Decision | None:
-    """Slurm requeued the job without a node fault: it starts again by itself."""
+    """Slurm requeued the job without a node fault, or put it first without the bad node (`_is_expedited`): it starts again by
+    itself.
+    """
     if not case.attempt.launch.requeued or case.attempt.ended_by_us or _held_by_slurm(case):
         return None
     reason = "requeued without a fault of a node: Slurm starts it again"
+    if _is_expedited(case):
+        bad = ", ".join(case.culprits)
+        reason = (
+            f"{case.summary}; requeued as expedited: Slurm starts it before all other jobs, and not on {bad}"
+        )
     if case.diagnosis.fault is FaultClass.HEALTHY:
         return Decision("keep", reason)  # requested by the script or a person: no fault, so nothing is spent
     harmless = {FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.UNKNOWN}
-    if case.diagnosis.fault not in harmless or case.culprits or case.attempt.adopted:
-        return None  # without batch.sh, an adopted job would begin from nothing
+    if case.attempt.adopted:
+        return None  # without batch.sh, it would begin from nothing
+    if not _is_expedited(case) and (case.diagnosis.fault not in harmless or case.culprits):
+        return None
     if ceiling.ceiling_reached(case) or _used(case) >= _allowed(case):
         return None
     return Decision("keep", reason, spends=_spends(case))
+
+
+def _is_expedited(case: PolicyInput) -> bool:
+    """Slurm put the requeued job first, and starts nothing on the nodes that are to blame: a job of ours would come later."""
+    culprits = set(case.culprits)
+    return case.expedited and bool(culprits) and culprits.isdisjoint(case.cluster.available)
 
 
 def _held_by_slurm(case: PolicyInput) -> bool:

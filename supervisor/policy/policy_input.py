@@ -171,6 +171,9 @@ class PolicyInput:
     no_checkpoint: str = ""
     own_checkpoints: bool = False
     unseen: str = ""
+    expedited: bool = (
+        False  # Slurm requeued the job, and puts it first (--requeue=expedite) unless it holds it
+    )
     asked: AskedResource | None = None  # what the job ran out of, where `escalate` may ask for more
 
     @property

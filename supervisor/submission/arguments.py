@@ -158,7 +158,7 @@ def read_submission(asked: Submission, script: bytes = b"") -> None:
     _read_script(asked)
     asked.config = _settings(asked)
     _refuse_other_clusters(asked)
-    _refuse_expedite(asked)
+    _refuse_expedited_array(asked)
     _refuse_ladder(asked)
 
 
@@ -334,15 +334,12 @@ def _refuse_too_wide(asked: Submission, active: int, spares: int) -> None:
         )
 
 
-def _refuse_expedite(asked: Submission) -> None:
-    """Refuse expedited requeues (25.11 and later): Slurm holds such a job after a failure, and keeps its nodes for it."""
-    given = asked.given
-    told = [given.line.get("requeue", part) for part in range(given.line.components)]
-    told += [asked.env.get("SBATCH_REQUEUE"), *(part.get("requeue") for part in given.head)]
-    if any((value or "").lower() == "expedite" for value in told):
+def _refuse_expedited_array(asked: Submission) -> None:
+    """Refuse an expedited requeue of an array: Slurm would hold each failed task while the others go on."""
+    if asked.given.is_expedited and asked.given.shape == "array":
         raise UserError(
-            "--requeue=expedite: a job that fails would end in REQUEUE_HOLD and wait for ever;"
-            " leave it out (ftrun itself starts failed runs again), or use plain sbatch"
+            "--requeue=expedite: failed tasks of an array would be held (REQUEUE_HOLD) for ever;"
+            " leave it out (ftrun itself starts failed tasks again), or use plain sbatch"
         )
 
 

@@ -131,6 +131,11 @@ class FirstAttempt:
 
             if warning := cluster_client.federation_warning(job, self.asked.env):
                 print_notice(warning)
+        if self.asked.given.is_expedited:
+            print_notice(
+                "--requeue=expedite: after an exit code other than 0 Slurm holds the job (REQUEUE_HOLD);"
+                " ftrun then starts the next attempt, or stops the run and says why"
+            )
         self.start_supervisor()
         return exit_code
 

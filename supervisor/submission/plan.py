@@ -273,6 +273,14 @@ def is_requeued(run_dir: str, *, otherwise: bool, known: Mapping[str, Any] | Non
     return otherwise if said is None else said
 
 
+def is_expedited(run_dir: str, *, known: Mapping[str, Any] | None = None) -> bool:
+    """Whether the user asked for expedited requeues. False where the submission context cannot be read."""
+    try:
+        return load_options(run_dir, known)[1].is_expedited
+    except (submission_context.ContextError, OptionError):
+        return False
+
+
 def signal_option(settings: Mapping[str, Any], given: SbatchOptions) -> str:
     """The value of --signal that is added to what the user typed; "" = nothing is added.
 

@@ -95,6 +95,15 @@ class SbatchOptions:
                 return not no
         return None
 
+    @property
+    def is_expedited(self) -> bool:
+        """Whether the user wants --requeue=expedite (25.11 and later): after a failed epilog or a lost node Slurm puts the job
+        first, after any other failure it holds the job.
+        """
+        told = [self.line.get("requeue", part) for part in range(self.line.components)]
+        told += [self.env.get("SBATCH_REQUEUE"), *(part.get("requeue") for part in self.head)]
+        return any((value or "").lower() == "expedite" for value in told)
+
 
 def split_facts(context: Mapping[str, Any]) -> tuple[tuple[int, int] | None, Mapping[str, int] | None]:
     """(Slurm's version, options of plugins), where the options were not clear without them."""

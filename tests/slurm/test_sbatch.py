@@ -390,8 +390,8 @@ def test_where_no_run_can_be_kept_a_plain_job_is_submitted_with_a_warning(desk: 
         (("-Mall", "job.sh"), "--clusters=all: "),
         (("far.sh",), "#SBATCH --clusters=east,west: "),
         (("--cluster-constraint=fast", "job.sh"), "cannot move between the clusters of a federation"),
-        (("--requeue=expedite", "job.sh"), "--requeue=expedite: a job that fails would end in REQUEUE_HOLD"),
-        (("held.sh",), "--requeue=expedite: "),
+        (("--requeue=expedite", "--array=1-2", "job.sh"), "--requeue=expedite: failed tasks of an array"),
+        (("--array=1-2", "held.sh"), "--requeue=expedite: "),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_refused_before_anything_is_made(

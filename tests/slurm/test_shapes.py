@@ -6,11 +6,13 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ftrun.slurm.sandbox import boot
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.store import attempt_dir
 from tests.slurm.post import Post
@@ -163,6 +165,89 @@ def test_a_script_that_slurm_holds_for_its_exit_code_goes_on(
 
     assert ("finished", 2) == (run.state.value, len(run.attempts)), at.story()
     assert not at.call("squeue", "-h", "-j", job, code=None).strip().startswith(job)
+
+
+@pytest.fixture
+def expediting(make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]) -> tuple[Sandbox, Post]:
+    """A cluster whose Slurm knows --requeue=expedite, and whose epilog fails on a node where the file `bad-NODE` is."""
+    if boot.slurm_version() < (25, 11):
+        pytest.skip("sbatch --requeue=expedite: 25.11 and later")
+    folder = Path(tempfile.mkdtemp(prefix="ftrun-e-"))
+    epilog = folder / "epilog"
+    epilog.write_text(
+        f"#!/bin/sh\n[ -e {folder}/bad-$SLURMD_NODENAME ] && rm {folder}/bad-$SLURMD_NODENAME && exit 1\nexit 0\n"
+    )
+    epilog.chmod(0o755)
+    folder.chmod(0o777)
+    box = make_sandbox(
+        nodes=5, conf={"Epilog": str(epilog), "SlurmctldParameters": "enable_expedited_requeue"}
+    )
+    post = make_post(box)
+    post.env["BAD"] = f"{folder}/bad"
+    return box, post
+
+
+@pytest.mark.drills
+def test_an_expedited_job_that_slurm_holds_goes_on(expediting: tuple[Sandbox, Post]) -> None:
+    """A non-zero exit without a failed epilog ends in REQUEUE_HOLD: one line tells so at submission, and the next attempt runs."""
+    at = expediting[1]
+    body = 'echo "step 1 loss 2.5"\n[ "$FTRUN_ATTEMPT" = 1 ] && exit 3\nexit 0\n'
+    path = at.script(body)
+    told = at.ftrun(
+        "sbatch", "--requeue=expedite", "-N1", "--ft-agent=never", f"--output={at.work}/%x.log", str(path)
+    )
+    at.supervise()
+    run = at.until_state("finished", "stopped")
+
+    assert 1 == told.count("REQUEUE_HOLD")
+    assert ("finished", 2) == (run.state.value, len(run.attempts)), at.story()
+    assert ["REQUEUE_HOLD"] == [run.attempts[0].launch.end.state] or run.attempts[0].launch.requeued
+
+
+@pytest.mark.drills
+def test_an_expedited_job_that_nobody_may_retry_stops_and_leaves_the_queue(
+    expediting: tuple[Sandbox, Post],
+) -> None:
+    """What cannot succeed stops with its reason, and nothing is held for ever."""
+    at = expediting[1]
+    job = at.sbatch(
+        'echo "ModuleNotFoundError: No module named torch"\nexit 1\n',
+        "--requeue=expedite",
+        "-N1",
+        "--ft-agent=never",
+    )
+    at.supervise()
+    run = at.until_state("finished", "stopped")
+
+    assert "stopped" == run.state.value, at.story()
+    at.until(
+        lambda: "REQUEUE_HOLD" not in at.call("squeue", "-h", "-j", job, "-o", "%T", code=None),
+        "it has left the queue",
+    )
+
+
+@pytest.mark.drills
+def test_a_failed_epilog_puts_an_expedited_job_first(expediting: tuple[Sandbox, Post]) -> None:
+    """As the epilog hook may on purpose: Slurm drains the culprit's node and starts the job before all others. ftrun leaves it to Slurm."""
+    at = expediting[1]
+    body = f"""
+        echo "on $SLURM_JOB_NODELIST"
+        [ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || {{ sleep 15; exit 0; }}
+        until [ -e seen ]; do sleep 0.2; done
+        echo "$SLURMD_NODENAME kernel: {ECC}"; touch $BAD-$SLURMD_NODENAME; exit 1
+    """
+    at.sbatch(body, "--requeue=expedite", "-N2", "--open-mode=append", "--ft-agent=never")
+    at.supervise()
+    at.until_state("running")
+    (at.work / "seen").touch()
+    run = at.until_state("finished", "stopped")
+
+    before, after = re.findall(r"^on (.*)$", at.job_log(), re.MULTILINE)
+    assert before.split(",")[0] not in after
+    assert ("finished", 1, 1) == (run.state.value, len(run.attempts), run.attempts[0].launch.number), (
+        at.story()
+    )
+    assert ["hardware-gpu"] == [one.fault for one in run.incidents]
 
 
 def test_doctor_warns_where_slurm_cannot_end_a_script(

@@ -117,6 +117,7 @@ def rule(
     unseen: str = "",
     now_s: float = NOW,
     asked: AskedResource | None = None,
+    expedited: bool = False,
 ) -> Ruling:
     """The ruling on a failed second attempt on NODES, unless the test says otherwise."""
     tried = replace(
@@ -126,7 +127,7 @@ def rule(
     case = PolicyInput(
         history, tried, found, view or cluster(), limits or PolicyLimits(), now_s, step, checkpoint
     )
-    return decide(replace(case, common=common, unseen=unseen, asked=asked))
+    return decide(replace(case, common=common, unseen=unseen, asked=asked, expedited=expedited))
 
 
 def earlier_exclusions(*names: str) -> tuple[Exclusion, ...]:

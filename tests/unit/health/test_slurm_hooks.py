@@ -211,6 +211,20 @@ def test_a_bad_node_is_taken_out_by_the_health_check_in_the_second_run_only(node
     assert "update nodename=gpu001 state=drain reason=ftrun: health.12 check.memory 2" in deeds.read_text()
 
 
+def test_an_epilog_fails_on_purpose_only_where_the_site_wants_it_and_the_node_is_drained(node: Node) -> None:
+    """Slurm then puts a job with --requeue=expedite first; by default, on a healthy node and where nobody is drained it returns 0."""
+    node.tool("sinfo", NO_SLURM % "gpu001|main|idle|none")
+    node.tool("scontrol", "#!/bin/sh\n:\n")
+    own = {"on_bad": "drain", "expedite": True, "device_checks": ["memory"]}
+    codes = []
+    for table in ({"epilog": own}, {**SICK, "epilog": {**own, "expedite": False}}, {**SICK, "epilog": {**own, "on_bad": "report"}},
+                  {**SICK, "epilog": own}):  # fmt: skip
+        node.settings(table)
+        codes.append(node.run("epilog", SLURM_JOB_GPUS="0")[0])
+
+    assert [0, 0, 0, 1] == codes
+
+
 def test_only_processes_that_bear_the_job_s_name_are_its_leftovers(node: Node) -> None:
     """Told, and ended only where the site asks for it; a process of the same user that bears another name lives."""
     uid = os.getuid() or 65534

@@ -11,7 +11,7 @@ from ftrun.supervisor.config.node_counts import Sizes
 from ftrun.supervisor.model.run import Incident, Launch, LaunchEnd, Start
 from ftrun.supervisor.model.types import Blame, Diagnosis
 from ftrun.supervisor.policy.policy_input import Ruling
-from tests.unit.cases import BUDGETS, FIRST, NODES, F, cluster, diagnosis, incident, requeued, rule
+from tests.unit.cases import BUDGETS, FIRST, NODES, PARTITION, F, cluster, diagnosis, incident, requeued, rule
 
 # ---------------------------------------------------------------------- small print (P11)
 
@@ -41,6 +41,20 @@ def test_a_time_limit_after_a_fruitful_one_gets_its_second_try() -> None:
     )
 
     assert ["resubmit", "resubmit"] == [first.decision.kind, second.decision.kind]
+
+
+def test_a_job_that_slurm_puts_first_is_left_to_slurm() -> None:
+    """An expedited requeue without the bad node comes before any job of ours; not while that node could be used again, and not if Slurm holds it."""
+    found = diagnosis(F.HARDWARE_GPU, nodes=("n1",))
+    away = cluster(available=frozenset(PARTITION) - {"n1"})
+    kinds = [
+        rule(found, attempt=requeued(), view=view, expedited=expedited).decision.kind
+        for view, expedited in ((away, True), (away, False), (cluster(), True))
+    ]
+    held = {"launch": Launch(requeued=True, end=LaunchEnd("REQUEUE_HOLD", "JobHeldUser"))}
+
+    assert ["keep", "resubmit", "resubmit"] == kinds
+    assert "resubmit" == rule(found, attempt=held, view=away, expedited=True).decision.kind
 
 
 def test_steps_count_as_progress_where_ftrun_knows_of_no_checkpoints() -> None:
