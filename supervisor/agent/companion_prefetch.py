@@ -139,6 +139,8 @@ class SpareRefill:
             }
             if not {config_rungs.Rung.SWAP, config_rungs.Rung.COMPANION} <= rungs:
                 self.off = "recover has not both swap and companion"
+            elif node_counts.segment_size(self.settings):
+                self.off = "single nodes complete no segment"
         else:
             self.off = "spares-refill=never"
 
