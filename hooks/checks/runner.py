@@ -25,6 +25,7 @@ from typing import Any, Callable, NamedTuple, Optional
 from ftrun.hooks.checks.thresholds import DRIVERS, of_job
 from ftrun.hooks.runtime.finding import BAD, SKIPPED, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.runtime.host import Machine, NoAnswer
+from ftrun.hooks.runtime.machine_identity import read_identity
 from ftrun.hooks.runtime.node_report import SCHEMA
 
 BUDGETS_S = {"fast": 15.0, "recheck": 300.0, "burn-in": 3600.0}
@@ -307,10 +308,10 @@ def _understood(name: str, content: bytes) -> Sequence[Finding]:
 
 
 def report_of(
-    reports: Sequence[Report], *, kind: str, node: str, at_s: float, tier: str = ""
+    reports: Sequence[Report], *, kind: str, node: str, at_s: float, tier: str = "", root: str = "/"
 ) -> dict[str, Any]:
-    """The report of a node, as files of an attempt hold it: the names of the checks, every finding, and the
-    worst of all. `kind` says on what occasion it was made (check, preflight, after, watch), `at_s` when
+    """The report of a node, as files of an attempt hold it: the names of the checks, every finding, the
+    worst of all, and which machine it is. `kind` says on what occasion it was made (check, preflight, after, watch), `at_s` when
     (seconds of the epoch).
     """
     found = [one for report in reports for one in report.findings]
@@ -323,4 +324,5 @@ def report_of(
         "worst": worst(found),
         "checks": [report.check for report in reports],
         "findings": [one._asdict() for one in found],
+        "machine": read_identity(root),
     }

@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         settings[name] = {"since_s": words.since, **settings.get(name, {})}
     root = words.root.replace("{node}", node)
     reports = runner.run(chosen, settings=settings, budget_s=words.within, root=root)
-    report = runner.report_of(reports, kind="after", node=node, at_s=time.time(), tier="fast")
+    report = runner.report_of(reports, kind="after", node=node, at_s=time.time(), tier="fast", root=root)
     # Findings of these checks appeared while the job ran; others may be older.
     report["since"] = [name for name in counting if settings[name]["since_s"] == words.since]
     if words.start:

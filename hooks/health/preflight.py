@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
         reports = runner.run_confirmed(
             chosen, settings=settings, budget_s=words.within, again_s=lambda: AGAIN_WITHIN_S, root=root
         )
-        report = runner.report_of(reports, kind=KIND, node=node, at_s=time.time(), tier=words.tier)
+        report = runner.report_of(reports, kind=KIND, node=node, at_s=time.time(), tier=words.tier, root=root)
         node_report.write_report(words.folder, words.launch, report)
     return 0
 

@@ -27,6 +27,7 @@ from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.nodes import ledger, lemon_score, node_facts
 from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, QuarantineRules, fold_entries
+from ftrun.supervisor.nodes.machines import machine_text
 from ftrun.supervisor.reports.view_run import zoned_clock_text
 from ftrun.supervisor.store import user_exclusions
 from ftrun.supervisor.submission import companion
@@ -87,6 +88,9 @@ def nodes(
     for found in (row["association"] for row in rows):
         if found and found["suspect"]:
             print(f"{'avoided' if found['excluded'] else 'suspected'}: {found['sentence']}")
+    for row in rows:
+        if row["reason_of_others"]:
+            print(f"{row['node']}: {row['reason']}: {row['reason_of_others']}; ftrun leaves it alone")
     if scene.pool:
         lent = {one["node"]: f"lent to {run}" for one in pooled if (run := one["borrowed_by"])}
         told = [f"{n['node']} {lent.get(n['node'], n['slurm'] or 'not seen')}" for n in pooled]
@@ -168,6 +172,12 @@ def show(
         f"{facts['strikes']} strikes open, {facts['strikes_taken_back']} taken back, {facts['lies']} after a passed recheck;"
         f" {facts['served_hours']:g} hours served; score {facts['score']:g}{', a lemon' if facts['lemon'] else ''}"
     )
+    if facts["reason_of_others"]:
+        print(f"{facts['reason_of_others']}; ftrun leaves it alone")
+    if told := machine_text(facts["machine"]):
+        times = facts["machine_replaced_at"]
+        since = f"; another machine than before since {_clock(times[-1])}" if times else ""
+        print(f"machine: {told}{since}")
     if facts["association"]:
         print(facts["association"]["sentence"])
     if facts["devices"]:

@@ -162,7 +162,7 @@ TABLE = (
             " failures, and four times as long for each time that it lied.", scope="admin"),
     Setting("recheck-max-relapses", INT, 2, "How often a node may be given back and be blamed again before it is left to a person.", least=1,
             scope="admin"),
-    Setting("recheck-step", LIST, [], "Command that `ftrun recheck` tries on a node that fails, {node} is its name; the next one after"
+    Setting("recheck-step", LIST, [], "Command that `ftrun recheck` tries on a node that fails, {node} is its name; `hardware-gpu,network: COMMAND` is for these classes only; the next one after"
             " the next failure, each once. May be given several times.", scope="admin", value_name="COMMAND", reach=RUNS),
     Setting("ssh-config", TEXT, "", "ssh_config file for looking at nodes. Default: ~/.ssh/config, then /etc/ssh/ssh_config.",
             scope="admin", value_name="FILE", reach=RUNS),

@@ -22,6 +22,7 @@ from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device, finit
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
+from ftrun.supervisor.nodes.machines import MACHINE, parse_identity
 from ftrun.supervisor.nodes.repeat_failures import ENDED
 
 EVIDENCE_CHARACTERS = 200
@@ -218,7 +219,7 @@ def entries_of_report(
 ) -> list[NodeEntry]:
     """What a node's report adds.
 
-    A `check` for each finding, a `device` for each card that it names with its place.
+    A `check` for each finding, a `device` for each card that it names with its place, the `machine`.
 
     Reports are written by the job's own user: they are history and an inventory; they are never a strike.
     """
@@ -245,7 +246,9 @@ def entries_of_report(
         NodeEntry(at_s, "device", (node,), f"{name}:{where}", run.id, device=where, serial=serial)
         for where, serial in _cards(report)
     ]
-    return [*checks, *cards]
+    told = parse_identity(report.get("machine"))
+    machine = [NodeEntry(at_s, MACHINE, (node,), f"{name}:{MACHINE}", run.id, detail=told)] if told else []
+    return [*checks, *cards, *machine]
 
 
 def _cards(report: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ reader computes the same.
   closes all.
 - A strike belongs to a device where one is named. A new serial at the same place of the node closes the
   strikes of the old one.
+- So does a report that shows another machine under the node's name, for all strikes (`machines`).
 - The same fault on several nodes of one switch within `window_s` points at the switch; on many nodes, at
   the job or the cluster. Neither is a strike (`common`).
 - Failures for no known cause that follow one node over many starts are strikes as well (`repeat_failures`).
@@ -28,7 +29,7 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import node_entry
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.model.types import FaultClass
-from ftrun.supervisor.nodes import repeat_failures
+from ftrun.supervisor.nodes import machines, repeat_failures
 from ftrun.supervisor.nodes.repeat_failures import Association
 from ftrun.supervisor.policy.correlated_failures import CommonCause, Failure, common_causes
 
@@ -98,6 +99,8 @@ class NodeRecord:
     alone: tuple[float, ...] = ()  # when launches ended that had no other node
     devices: tuple[DeviceRecord, ...] = ()
     history: tuple[NodeEntry, ...] = ()
+    machine: Mapping[str, str] = field(default_factory=dict)  # which one bears the name now
+    replaced: tuple[float, ...] = ()  # when reports first showed another one
     common: frozenset[str] = frozenset()  # keys of incidents that are not this node's fault
     association: Association | None = None  # how failures for no known cause go with it
 
@@ -152,8 +155,9 @@ def fold_entries(
     """The record of every node that an entry names; `domains`: leaf switch or block -> its nodes."""
     rules = rules or QuarantineRules()
     ordered = _in_order(entries)
-    together = _associations(ordered)
-    ordered = sorted((*ordered, *_repeat_strikes(ordered, together)), key=_order)
+    forgiven = _forgiven_s(ordered)
+    together = _associations(ordered, forgiven)
+    ordered = sorted((*ordered, *_repeat_strikes(ordered, together, forgiven)), key=_order)
     common = common_causes(failures(ordered), rules.window_s, rules.many, rules.several, domains or {})
     innocent = {(node, key) for cause in common for node, key in cause.failures}
     built: dict[str, _Builder] = {}
@@ -175,27 +179,31 @@ def fold_entries(
     return NodeHistory(records, common)
 
 
-def _associations(ordered: Sequence[NodeEntry]) -> dict[str, Association]:
+def _associations(ordered: Sequence[NodeEntry], forgiven: Mapping[str, float]) -> dict[str, Association]:
     """How failures for no known cause go with the nodes, as of the newest entry."""
     newest_s = ordered[-1].at_s if ordered else 0.0
     starts = repeat_failures.starts_of(ordered, newest_s - repeat_failures.KEPT_S)
-    return repeat_failures.associations(starts, _released_s(ordered)) if starts else {}
+    return repeat_failures.associations(starts, forgiven) if starts else {}
 
 
-def _released_s(entries: Iterable[NodeEntry]) -> dict[str, float]:
-    """Node -> when a person last released it: what was before is forgiven."""
-    return {node: entry.at_s for entry in entries if entry.what == "released" for node in entry.nodes}
+def _forgiven_s(ordered: Sequence[NodeEntry]) -> dict[str, float]:
+    """Node -> since when it has another machine, or a person released it: what was before is forgiven."""
+    since_s = {node: entry.at_s for entry in ordered if entry.what == "released" for node in entry.nodes}
+    for node, times in machines.replaced_at(ordered).items():
+        since_s[node] = max(times[-1], since_s.get(node, 0.0))
+    return since_s
 
 
-def _repeat_strikes(ordered: Sequence[NodeEntry], together: Mapping[str, Association]) -> Iterable[NodeEntry]:
+def _repeat_strikes(
+    ordered: Sequence[NodeEntry], together: Mapping[str, Association], forgiven: Mapping[str, float]
+) -> Iterable[NodeEntry]:
     """A strike for each failure with which a node was, or still was, to be avoided."""
     excluded = [found for found in together.values() if found.excluded]
     if not excluded:
         return
     starts = repeat_failures.starts_of(ordered, ordered[-1].at_s - repeat_failures.KEPT_S)
-    released = _released_s(ordered)
     for found in excluded:
-        since_s = released.get(found.node, float("-inf"))
+        since_s = forgiven.get(found.node, float("-inf"))
         for at_s in repeat_failures.strike_times_s(starts, found, since_s):
             yield NodeEntry(
                 at_s,
@@ -296,6 +304,8 @@ class _Builder:
 
     def take(self, entry: NodeEntry, *, common: bool) -> None:
         """Add one entry that names this node and is not about hours."""
+        if entry.what == machines.MACHINE and not self._is_told(entry):
+            return
         self._history.append(entry)
         device = node_entry.canonical_device(entry.device)
         if device:
@@ -355,6 +365,18 @@ class _Builder:
         self._record = replace(
             self._record, excluded_until_s=0.0, excluded_why="", released_at_s=entry.at_s, returned_at_s=0.0
         )
+
+    def _is_told(self, entry: NodeEntry) -> bool:
+        """Note which machine this is. True if that is news; another one closes the strikes of the one before."""
+        before, now = self._record.machine, machines.parse_identity(entry.detail)
+        another = machines.is_another(before, now)
+        self._record = replace(self._record, machine=machines.known_after(before, now))
+        if another:
+            self._take_back(list(self._strikes))
+            self._serials, self._good_h = {}, 0.0
+            times = (*self._record.replaced, entry.at_s)
+            self._record = replace(self._record, replaced=times, returned_at_s=0.0)
+        return another or not before
 
     def _sits_there(self, device: str, serial: str) -> None:
         """Note the serial of a device; a new one closes the strikes of the old one."""

@@ -13,6 +13,7 @@ from ftrun.slurm.client.cluster import NodeRow
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, strike_key
 from ftrun.supervisor.nodes.lemon_score import WINDOW_S, Score, score
+from ftrun.supervisor.nodes.machines import reason_of_others
 
 UNKNOWN = ""
 
@@ -31,6 +32,7 @@ def node_row(record: NodeRecord, row: NodeRow | None, now_s: float) -> dict[str,
         "node": record.node,
         "slurm": slurm_state(row),
         "reason": row.reason if row is not None else "",
+        "reason_of_others": reason_of_others(row.reason) if row is not None else "",
         "strikes": len(record.strikes),
         "last_fault": (last.signature or last.fault) if last else "",
         "last_fault_at": last.at_s if last else None,
@@ -72,6 +74,8 @@ def node_facts(record: NodeRecord, row: NodeRow | None, now_s: float) -> dict[st
         ],
         "strikes_taken_back": record.faded,
         "lies": record.lies,
+        "machine": dict(record.machine),
+        "machine_replaced_at": list(record.replaced),
         "served_hours": round(record.served_h, 2),
         "devices": [
             records.columns(device, "device serial strikes incidents replaced") for device in record.devices
@@ -105,11 +109,15 @@ def correlated_facts(book: NodeHistory, now_s: float) -> list[dict[str, Any]]:
 
 
 def names_to_show(book: NodeHistory, rows: Mapping[str, NodeRow], *, every: bool) -> list[str]:
-    """The nodes of the table: those with a history, those that ftrun drained, or all."""
+    """The nodes of the table: those with a history, those that ftrun drained or another service has taken, or all."""
     told = {
         name
         for name, record in book.nodes.items()
         if record.history or every or (record.association is not None and record.association.suspect)
     }
-    drained = {name for name, row in rows.items() if row.reason.startswith("ftrun:") or every}
+    drained = {
+        name
+        for name, row in rows.items()
+        if row.reason.startswith("ftrun:") or reason_of_others(row.reason) or every
+    }
     return sorted(told | drained)

@@ -25,10 +25,11 @@ from typing import Any
 from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.client.cluster import Cluster, NodeRow
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger, recheck_rules
+from ftrun.supervisor.nodes.machines import MACHINE, known_after, parse_identity
 from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport, RecheckRules, RecheckState
 from ftrun.supervisor.store.append_log import AppendLog
 
@@ -66,6 +67,7 @@ class RecheckRound:
     only: frozenset[str] = frozenset()
     crash: Callable[[str], None] = lambda point: None
     lines: list[RecheckResult] = field(default_factory=list)
+    _classes: dict[tuple[str, ...], str] | None = None  # (node, signature) -> class, by the ledger
 
     def run(self) -> list[RecheckResult]:
         """Do the round: a line for each node that is or was ftrun's. Raises SlurmError, OSError."""
@@ -149,7 +151,9 @@ class RecheckRound:
 
     def _looked(self, row: NodeRow, report: CheckReport) -> bool:
         memory = self._memory(row.name)
-        verdict = recheck_rules.assess_check(memory, report, self.rules)
+        steps = self._steps(row)
+        verdict = recheck_rules.assess_check(memory, report, replace(self.rules, steps=len(steps)))
+        self._tell_machine(row.name, report)
         self._keep_report(row.name, report)
         facts = {"result": verdict.result, "why": verdict.why, "wrong": list(verdict.wrong)}
         self._note("looked", row.name, reason=memory.reason, **facts)
@@ -159,7 +163,7 @@ class RecheckRound:
             self._set_reason(row, f"still: {', '.join(verdict.wrong)}")
         why = verdict.why
         if verdict.act == "step":
-            why += f"; tried: {self._step(row)}"
+            why += f"; tried: {self._step(row, steps)}"
         return self._say(row, {"clean": "passing", "failed": "failing"}.get(verdict.result, "unseen"), why)
 
     def _give_back(self, row: NodeRow) -> bool:
@@ -196,9 +200,20 @@ class RecheckRound:
             self.crash("reword:after")
             self._note("reworded", row.name, reason=after)
 
-    def _step(self, row: NodeRow) -> str:
+    def _steps(self, row: NodeRow) -> list[str]:
+        """The commands for this node, by the class of the fault that its reason names."""
+        signature = (self._memory(row.name).reason.split() or row.reason.split())[2:3]
+        if self.steps and self._classes is None:
+            entries = sorted(ledger.read_entries(self.home), key=lambda one: one.at_s)
+            self._classes = {
+                (node, one.signature): one.fault for one in entries if one.fault for node in one.nodes
+            }
+        fault = (self._classes or {}).get((row.name, *signature), "") if signature else ""
+        return [command for step in self.steps if (command := recheck_rules.step_command(step, fault))]
+
+    def _step(self, row: NodeRow, steps: Sequence[str]) -> str:
         number = self._memory(row.name).steps
-        command = [word.replace("{node}", row.name) for word in shlex.split(self.steps[number])]
+        command = [word.replace("{node}", row.name) for word in shlex.split(steps[number])]
         self._note("step.intended", row.name, number=number, command=command)
         if self.dry:
             return shlex.join(command)
@@ -253,9 +268,21 @@ class RecheckRound:
         entry = NodeEntry(self.now(), what, (node,), key, run, signature, detail=detail)
         ledger.append_entries(self.home, entry)
 
+    def _tell_machine(self, node: str, report: CheckReport) -> None:
+        """Tell the ledger which machine bears the name, where that is news."""
+        before = self._report(node)
+        told = parse_identity(before.get("machine")) if isinstance(before, dict) else {}
+        if self.dry or not report.machine or known_after(told, report.machine) == told:
+            return
+        key = f"recheck:{node}:{MACHINE}:{self.now():.3f}"
+        ledger.append_entries(
+            self.home, NodeEntry(self.now(), MACHINE, (node,), key, detail=dict(report.machine))
+        )
+
     def _keep_report(self, node: str, report: CheckReport) -> None:
         if not self.dry:
             facts = {"at_s": self.now(), "state": report.state, "why": report.why}
+            facts |= {"machine": dict(report.machine)} if report.machine else {}
             _write(self._report_path(node), facts | {"findings": list(report.findings)})
 
     def _report_path(self, node: str) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 
 from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.model.types import FaultClass
 
 PREFIX = "ftrun:"
 A_DAY_S = 86_400.0
@@ -31,6 +32,7 @@ DOUBLINGS_MAX = 10
 
 _FORM = re.compile(r"ftrun: (\S+) (\S+) (?:\[([^\]]*)\] )?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)")
 _REBOOT = re.compile(r"(?: ?: reboot (?:ASAP|issued|requested|complete|timed out|canceled))+$")
+_CLASSES = frozenset(one.value for one in FaultClass)
 # States in which a drained node can be checked.
 _HARMLESS = frozenset({"drain", "reserved", "planned", "cloud", "dynamic", "dynamic_norm", "dynamic_future"})
 _NOT_NOW = {
@@ -94,6 +96,7 @@ class CheckReport:
     state: str
     findings: Sequence[Mapping[str, Any]] = ()
     why: str = ""
+    machine: Mapping[str, str] = field(default_factory=dict)
 
 
 CheckNodes = Callable[[Sequence[str]], Mapping[str, CheckReport]]
@@ -108,6 +111,18 @@ class Verdict:
     act: str
     why: str
     wrong: tuple[str, ...] = field(default=())  # the checks that are bad
+
+
+def step_command(step: str, fault: str) -> str:
+    """The command of a `recheck-step` for a node with this fault class ("" = unknown); "" if the step is not for it.
+
+    A step may begin with the classes that it is for: `hardware-gpu,network: COMMAND`.
+    """
+    head, colon, rest = step.partition(":")
+    words = {word.strip() for word in head.split(",")}
+    if not colon or not words <= _CLASSES:
+        return step
+    return rest.strip() if fault in words else ""
 
 
 def without_reboot_note(reason: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ftrun.hooks.health.post_failure import NOT_AFTERWARDS
 from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.nodes.machines import parse_identity
 from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport
 
 
@@ -58,7 +59,7 @@ def _report(state: str, report: Mapping[str, Any] | None, why: str) -> CheckRepo
     if report is None:
         return CheckReport("speechless" if state == "answered" else state, why=why)
     findings = [finding for finding in report["findings"] if isinstance(finding, dict)]
-    return CheckReport(state, findings, why)
+    return CheckReport(state, findings, why, parse_identity(report.get("machine")))
 
 
 GIVEN_UP_AFTER_S = 40.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import NodeRow, SubmitRequest
+from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger, recheck_rules
 from ftrun.supervisor.nodes.recheck_loop import RecheckResult, RecheckRound, recheck_dir
 from ftrun.supervisor.nodes.recheck_rules import CheckReport, RecheckRules, RecheckState
@@ -431,3 +433,21 @@ def test_the_same_over_thousands_of_histories(tmp_path: Path) -> None:
     """Seeds beyond those of every run."""
     for seed in range(40, 2000):
         test_over_any_history_nobody_else_s_node_is_given_back(tmp_path / str(seed), seed)
+
+
+def test_a_step_is_tried_on_nodes_of_its_class_and_the_machine_is_told(tmp_path: Path) -> None:
+    """The class is the ledger's word for the fault that the reason names; a machine is told once, and again when it is another."""
+    steps = [f"network: touch {tmp_path}/network", f"hardware-gpu: touch {tmp_path}/{{node}}"]
+    site = Site(tmp_path / "home", rules=RecheckRules(steps=2), steps=steps)
+    Path(site.home).mkdir()
+    incident = NodeEntry(
+        site.engine.now(), "incident", ("n0",), "i1", "llm-0042", "gpu.fell-off", "hardware-gpu"
+    )
+    ledger.append_entries(site.home, incident)
+    site.cluster.drain("n0", DRAINED)
+    for serial in ("A", "A", "B"):
+        site.health["n0"] = replace(BROKEN, machine={"serial": serial})
+        site.round(3 * 86_400)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "n0"]
+    told = [one for one in ledger.read_entries(site.home) if one.what == "machine"]
+    assert [one.detail["serial"] for one in sorted(told, key=lambda one: one.at_s)] == ["A", "B"]
