@@ -28,7 +28,7 @@ from ftrun.supervisor.site.standing import MONTH_S, Event, Report, SiteRules, St
 from ftrun.supervisor.store import site_nodes
 
 FOLDER_MODE = 0o755
-EVERY_S = 60.0
+EVERY_S = 300.0
 NODES_MAX = 2000  # of each file, the most blamed first
 PAGE_NODES_MAX = 100
 HOUR_S = 3600.0
@@ -48,7 +48,7 @@ class Month:
 
 
 class Publication:
-    """The files in one folder, made anew every minute. `acts`: whether quarantines count for supervisors."""
+    """The files in one folder, made anew after each change and every five minutes. `acts`: whether quarantines count for supervisors."""
 
     def __init__(self, spool: str, cluster: str, *, acts: bool = True) -> None:
         self.folder, self._cluster, self._acts = site_nodes.public_dir(spool), cluster, acts

@@ -245,8 +245,8 @@ def read_standings(
     rules: SiteRules,
 ) -> dict[str, Standing]:
     """What the ledger says of each node now. Raises DatabaseError."""
-    since_s = now_s - KEEP_S
-    return standing.fold(database.reports(since_s), database.events(since_s), now_s, rules, domains)
+    reports = database.reports(now_s - standing.MONTH_S)  # older ones count no more
+    return standing.fold(reports, database.events(now_s - KEEP_S), now_s, rules, domains)
 
 
 def _report(asked: DrainRequest, uid: int, stays: Collection[NodeUsage]) -> Report:
