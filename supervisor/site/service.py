@@ -73,6 +73,7 @@ class SiteService:
         self._watch_nodes()
         self._fold()
         answers += self._act()
+        self._watch_nodes()  # what was drained just now
         self._fold()
         now_s = self.drains.now()
         self.database.tidy(now_s, KEEP_S)

@@ -437,7 +437,7 @@ def _ftrun(
     ]
     checks.write_text(json.dumps({name: {"enabled": False} for name in others}))  # what a site may say
     site.write_text(
-        f'site-spool = "{folder}/spool"\nssh-config = "{box.ssh_config}"\nchecks = "{checks}"\nrecheck-spacing = "{spacing}"\nrecheck-passes = 1\ndrain-cap = "50%"\n'
+        f'site-spool = "{folder}/spool"\nssh-config = "{box.ssh_config}"\nchecks = "{checks}"\nrecheck-spacing = "{spacing}"\nrecheck-passes = 1\ndrain-cap = "50%"\nsite-drains-per-hour = 99\n'
     )
     env = {**box.env(), "FTRUN_HOME": str(folder / "home"), "FTRUN_SITE_CONFIG": str(site), **more}
     return subprocess.run([*FTRUN, *words], env=env, capture_output=True, text=True, timeout=240, check=False)
@@ -506,6 +506,28 @@ def test_a_node_that_two_users_blame_is_drained_if_it_is_sick_and_placed_last_if
     assert _ftrun(box, office.folder, "site", "release", "n3").stdout == "released: n3\n"
     _ftrun(box, office.folder, "site", "--once")
     as_user(ANN, lambda: _placed_last(office.path, []))
+    tool.unlink()
+
+
+@pytest.mark.drills
+def test_a_drain_that_two_users_brought_about_may_be_cut_anywhere(office: Office, box: Sandbox) -> None:
+    """SIGKILL at each step: the next round finishes, the node is drained once, and each report counts once."""
+    tool = sshd.tools(box.plan, "n2") / "nvidia-smi"
+    tool.write_text(SICK_TOOL)
+    tool.chmod(0o755)
+    points = ("report:kept", "drain:before", "record:draining", "drain:after", "event:checked", "event:out")
+    for number, point in enumerate(points, start=1):
+        _told_by_two(office, {uid: job_of(box, uid, "n2") for uid in (ANN, BEN)}, "n2")
+        assert _ftrun(box, office.folder, "site", "--once", FTRUN_CRASH_AT=point).returncode == -9, point
+        done = _ftrun(box, office.folder, "site", "--once")
+        assert (done.returncode, list(office.drained())) == (0, ["n2"]), (point, done)
+        assert office.waiting() == ["public"], point
+        told = json.loads(_ftrun(box, office.folder, "site", "nodes", "n2", "--json").stdout)
+        assert (len(told["reports"]), told["out"]) == (2 * number, True), point
+        office.cluster.resume("n2", office.drained()["n2"])
+        _ftrun(box, office.folder, "site", "--once")
+        _ftrun(box, office.folder, "site", "release", "n2")
+        time.sleep(1.0)
     tool.unlink()
 
 
