@@ -32,11 +32,15 @@ NCCL = (
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "30"),
 )
+DUMPS = "fr_"
 RECORDER = (
     *NCCL,
     ("TORCH_FR_BUFFER_SIZE", "2000"),
+    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"),  # its older name
     ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1"),
-    ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "fr_"),
+    ("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "3000"),
+    ("TORCH_FR_DUMP_TEMP_FILE", DUMPS),
+    ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", DUMPS),  # its older name
 )
 FAILURES = (
     Failure("oom_own", "oom-gpu", False, device=True),
@@ -49,11 +53,10 @@ FAILURES = (
     Failure("nccl_duplicate", "config", False, device=True, ranks=2, env=NCCL),
     Failure("nccl_missing", "hang|network", True, device=True, ranks=2, env=NCCL, limit_s=90),
     Failure(
-        "nccl_missing",
+        "nccl_timeout",
         "hang|network",
         True,
         device=True,
-        ranks=2,
         env=RECORDER,
         limit_s=90,
         name="flight_recorder",
@@ -88,18 +91,20 @@ def judged(here: Here, failure: Failure) -> Seen:
     name = failure.name or failure.program
     log = kept(here, f"{name}.log", done.text)
     assert done.code != 0, "the program did not fail"
-    told = diagnosis(here, log)
+    told = diagnosis(here, log, *done.folder.glob(f"{DUMPS}*"))
     text = f"{told['class']}, {'retry' if told['retry'] else 'no retry'} ({told['signature']}, confidence {told['confidence']:.2f})"
     if done.code is None:
         text = f"killed at {failure.limit_s:.0f} s; {text}"
     right = told["class"] in failure.classes.split("|") and failure.retry in (None, told["retry"])
+    if failure.env == RECORDER:
+        text = f"{text}; {len(list(done.folder.glob(f'{DUMPS}*')))} dump(s)"
     return Seen(text + (f", blames {told['nodes']}" if told["nodes"] else ""), right and not told["nodes"])
 
 
-def diagnosis(here: Here, log: Path) -> dict[str, object]:
-    """What `ftrun diagnose --json` prints of a log."""
+def diagnosis(here: Here, *logs: Path) -> dict[str, object]:
+    """What `ftrun diagnose --json` prints of a log, and of what else the program left."""
     found: dict[str, object] = json.loads(
-        here.ftrun("diagnose", "--json", str(log)).text.strip().splitlines()[-1]
+        here.ftrun("diagnose", "--json", *map(str, logs)).text.strip().splitlines()[-1]
     )
     return found
 

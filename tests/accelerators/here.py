@@ -47,6 +47,7 @@ class Done(NamedTuple):
     code: int | None
     text: str
     took_s: float
+    folder: Path
 
     def facts(self) -> dict[str, float]:
         """The JSON object in its last line. Raises AssertionError."""
@@ -143,7 +144,7 @@ class Here:
             except subprocess.TimeoutExpired:
                 code = None
             said.seek(0)
-            return Done(code, said.read(), time.monotonic() - began_s)
+            return Done(code, said.read(), time.monotonic() - began_s, cwd or self.folder)
 
     @contextlib.contextmanager
     def _started(

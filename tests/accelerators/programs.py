@@ -151,13 +151,25 @@ def nccl_duplicate():
 
 
 def nccl_missing():
-    """A collective whose other rank never comes."""
+    """The communicator cannot be built: the rank that should begin does not come."""
     torch.cuda.set_device(0)
     group("nccl", 15)
     step(1)
-    if RANK == 1:
+    if RANK == 0:
         time.sleep(60)
         return
+    dist.all_reduce(torch.ones(1, device="cuda"))
+
+
+def nccl_timeout():
+    """A collective stands behind a kernel that does not end, until NCCL's watchdog gives up: all that one device can show of it."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()), RANK="0", WORLD_SIZE="1")
+    torch.cuda.set_device(0)
+    group("nccl", 10)
+    dist.all_reduce(torch.ones(1, device="cuda"))
+    torch.cuda.synchronize()
+    step(1)
+    torch.cuda._sleep(1 << 44)
     dist.all_reduce(torch.ones(1, device="cuda"))
     torch.cuda.synchronize()
 
