@@ -16,6 +16,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import field
 from typing import Protocol
 
@@ -31,6 +32,7 @@ ENDED = "ftrun-done"
 """Stands before the node's name when its line has ended."""
 
 _OUTPUT_BYTES_MAX = 4 * 1024 * 1024
+_TOLD_MAX = 20
 _LEAVES_S = 0.3
 _ASKED = (
     "--overlap", "--ntasks-per-node=1", "--mem=0", "--cpu-bind=none", "--mpi=none", "--input=none", "--export=NONE",
@@ -44,7 +46,7 @@ class QueryAnswers:
 
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     told: str = ""
-    ended: frozenset[str] = frozenset()
+    ended: AbstractSet[str] = frozenset()
 
 
 class NodeQuery(Protocol):
@@ -70,7 +72,8 @@ class SrunQuery:
         self.nodes = tuple(nodes)
         self.reached = QueryAnswers()
         self.over = False
-        self._heard = b""
+        self._parser = AnswerParser(nodes)
+        self._rest, self._heard_bytes = b"", 0  # the last line, which is not whole
         size = str(len(nodes))
         here, done = (f'printf "%s %s\\n" {word} "$SLURMD_NODENAME"' for word in (ANSWER, ENDED))
         line = f"{here}; ( {script or ':'}\n); {done}"
@@ -102,9 +105,11 @@ class SrunQuery:
             if not selector.select(wait_s):
                 return
         more = os.read(self._out.fileno(), 1 << 16)
-        self._heard = (self._heard + more)[:_OUTPUT_BYTES_MAX]
-        whole = self._heard if not more else self._heard[: self._heard.rfind(b"\n") + 1]
-        self.reached = parse_answers(whole.decode("utf-8", "replace"), self.nodes)
+        heard = self._rest + more[: max(0, _OUTPUT_BYTES_MAX - self._heard_bytes)]
+        self._heard_bytes += len(more)
+        whole = heard if not more else heard[: heard.rfind(b"\n") + 1]
+        self._rest = heard[len(whole) :]
+        self.reached = self._parser.feed(whole.decode("utf-8", "replace"))
         if not more:
             self.let_go()
 
@@ -132,16 +137,29 @@ def parse_answers(text: str, nodes: Collection[str]) -> QueryAnswers:
     """The answers in the tasks' output. (pure) A task prints `ANSWER NODE`, then `ANSWER NODE WORDS` for each
     answer, and `ENDED NODE` at the end. Each line names its node, since the output of the tasks is mixed.
     """
-    answers: dict[str, list[str]] = {}
-    told, ended = [], set()
-    for line in text.splitlines():
-        word, _, rest = line.partition(" ")
-        node, _, words = rest.partition(" ")
-        if word == ANSWER and node in nodes:
-            answers.setdefault(node, []).extend([words] if words else [])
-        elif word == ENDED and node in nodes:
-            ended.add(node)
-        elif line.strip():
-            told.append(line.strip())
-    found = {node: tuple(words) for node, words in answers.items()}
-    return QueryAnswers(found, "; ".join(told[:20]), frozenset(ended))
+    return AnswerParser(nodes).feed(text)
+
+
+class AnswerParser:
+    """`parse_answers` for output that comes in pieces of whole lines. What it returns grows with the next piece:
+    the work is that of each line once, however many pieces thousands of nodes make.
+    """
+
+    def __init__(self, nodes: Collection[str]) -> None:
+        self._nodes = frozenset(nodes)
+        self._answers: dict[str, tuple[str, ...]] = {}
+        self._ended: set[str] = set()
+        self._told: list[str] = []
+
+    def feed(self, text: str) -> QueryAnswers:
+        """The answers so far."""
+        for line in text.splitlines():
+            word, _, rest = line.partition(" ")
+            node, _, words = rest.partition(" ")
+            if word == ANSWER and node in self._nodes:
+                self._answers[node] = (*self._answers.get(node, ()), *([words] if words else ()))
+            elif word == ENDED and node in self._nodes:
+                self._ended.add(node)
+            elif line.strip() and len(self._told) < _TOLD_MAX:
+                self._told.append(line.strip())
+        return QueryAnswers(self._answers, "; ".join(self._told), self._ended)

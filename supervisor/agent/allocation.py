@@ -67,7 +67,8 @@ def describe_allocation(
     )
     sizes = sizes_of_settings(run.settings)
     idle, borrowed = _to_be_had(ctx, run, around, {*ctx.nodes, *excluded})
-    waiting = [node for node in ctx.nodes if node not in {*seen.nodes, *aside} and node in reach.answered]
+    used, answered = {*seen.nodes, *aside}, {*reach.answered}
+    waiting = [node for node in ctx.nodes if node not in used and node in answered]
     return replace(
         place,
         spares_off=start_decision.spares_objection(waiting, reach.unfit, facts),

@@ -150,7 +150,8 @@ class StagingCoordinator:
         """
         if not self._to:
             return None
-        nodes = tuple(node for node in self.ctx.nodes if node in nodes)  # the order of the ranks
+        wanted = frozenset(nodes)
+        nodes = tuple(node for node in self.ctx.nodes if node in wanted)  # the order of the ranks
         chosen = self._chosen(started, nodes, skip)
         if chosen is None:
             return None

@@ -40,7 +40,8 @@ class FailureChecks:
         for one in [one for one in self._asked if mono_s - one[0] > FRESH_S]:
             one[1].let_go()
             self._asked.remove(one)
-        new = tuple(node for node in nodes if not any(node in one.nodes for _, one in self._asked))
+        known = {node for _, one in self._asked for node in one.nodes}
+        new = tuple(node for node in nodes if node not in known)
         if new and len(self._ctx.nodes) > 1:
             self._ask(new)
 

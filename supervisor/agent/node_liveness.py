@@ -69,7 +69,7 @@ class PingRequest:
     asked a second time. `lost` were found silent just now and get no time of their own. `doubted` is called
     once with the nodes that have answered while others are missing. `shut_s`: how long a slurmd may refuse
     connections. `judge`, if given, decides on a missing node: whether it is lost, None if it need not be
-    waited for; its last argument are the nodes that have answered. `stop` ends the roll call early.
+    waited for; its last argument are all missing nodes. `stop` ends the roll call early.
     """
 
     job: str
@@ -154,6 +154,8 @@ class _RollCall:
         self._asked = [_Listener(steps.begin(ask.job, ask.nodes, ask.line), self._watch)]
         self._doors: SlurmdPorts | None = None
         self._shut_since_s: dict[str, float] = {}
+        self._came: list[tuple[int, int, bool]] = []
+        self._missing, self._others_done = ask.nodes, False
         self._opened: tuple[str, ...] = ()  # their slurmd refused at the last look and listens now
 
     def call(self, alive: Callable[[], None]) -> QueryAnswers:
@@ -163,14 +165,15 @@ class _RollCall:
             self._listen()
             if self._ask.stop():
                 break
-            missing = tuple(node for node in self._ask.nodes if not self._heard(node))
+            self._note_answers()
+            missing = self._missing
             if self._ask.node in missing:
                 if self._asked[0].question.over:
                     break
                 continue
             missing = tuple(node for node in missing if node not in self._ask.lost)
             self._investigate(missing)
-            if all(self._is_given_up(node) for node in missing) and self._others_are_done():
+            if all(self._is_given_up(node) for node in missing) and self._others_done:
                 break
         return self._result()
 
@@ -195,10 +198,18 @@ class _RollCall:
     def _heard(self, node: str) -> bool:
         return any(one.answers(node) for one in self._asked)
 
-    def _others_are_done(self) -> bool:
-        return all(
-            any(one.done(node) for one in self._asked) for node in self._ask.nodes if self._heard(node)
-        )
+    def _note_answers(self) -> None:
+        """Who is missing, and whether all others have ended; anew only where something came."""
+        came = [
+            (len(one.question.reached.answers), len(one.question.reached.ended), one.question.over)
+            for one in self._asked
+        ]
+        if came != self._came:
+            self._came = came
+            self._missing = tuple(node for node in self._ask.nodes if not self._heard(node))
+            self._others_done = all(
+                any(one.done(node) for one in self._asked) for node in self._ask.nodes if self._heard(node)
+            )
 
     def _investigate(self, missing: tuple[str, ...]) -> None:
         first, ask = self._asked[0], self._ask
@@ -207,7 +218,8 @@ class _RollCall:
             return
         if self._doors is None:
             self._doors = self._steps.doors(missing)
-            ask.doubted(tuple(node for node in ask.nodes if node not in missing))
+            doubted = frozenset(missing)
+            ask.doubted(tuple(node for node in ask.nodes if node not in doubted))
         if ask.again and len(self._asked) == 1 and first.is_quiet(AGAIN_S, 1.0):
             self._ask_again(missing)
         elif self._opened:
@@ -250,14 +262,13 @@ class _RollCall:
         first, *again = self._asked
         if self._missing_too_many() and first.is_quiet(self._ask.quiet_s):
             return True
-        heard = tuple(one for one in self._ask.nodes if self._heard(one))
         own = [one for one in again if node in one.question.nodes]
         direct_s = own[-1].open_s if own and own[-1].answers(self._ask.node) else None
         silence = NodeSilence(first.open_s, direct_s, first.slowest_s)
-        return self._ask.judge(node, silence, heard) is not False
+        return self._ask.judge(node, silence, self._missing) is not False
 
     def _missing_too_many(self) -> bool:
-        return sum(not self._heard(node) for node in self._ask.nodes) > DOUBTED_MAX
+        return len(self._missing) > DOUBTED_MAX
 
     def _result(self) -> QueryAnswers:
         answers: dict[str, tuple[str, ...]] = {}
@@ -269,8 +280,11 @@ class _RollCall:
             }
         for one in self._asked:
             known = {*answers, *self._ask.lost}
-            undecided = [n for n in one.question.nodes if n not in known and not self._is_shut(n)]
-            if not one.answers(self._ask.node) and (undecided or one is self._asked[0]):
+            if one.answers(self._ask.node):
+                continue
+            if one is self._asked[0] or any(
+                n not in known and not self._is_shut(n) for n in one.question.nodes
+            ):
                 raise Unreachable(f"no answer even from {self._ask.node}: {one.question.reached.told}")
         return QueryAnswers(answers)
 

@@ -64,11 +64,11 @@ class SilentNodes:
             return None
         return tuple(n for n in found.silent if n in self.started.nodes and self._verdicts.get(n, True))
 
-    def _judge(self, node: str, silence: NodeSilence, heard: tuple[str, ...]) -> bool | None:
+    def _judge(self, node: str, silence: NodeSilence, missing: tuple[str, ...]) -> bool | None:
         """Whether this missing node is lost; None if it is seen to live."""
         self._waited_s[node] = silence.asked_s
         if silence.asked_s >= GUARDS_S:
-            self._guards.ask(tuple(n for n in self.started.nodes if n not in heard), heard)
+            self._guards.ask(missing, next((n for n in self.started.nodes[1:] if n not in missing), ""))
         self._look(silence.asked_s)
         unwritten_s = self._unwritten_s.get(node)
         wrote = unwritten_s is not None and unwritten_s < silence.asked_s - BEATS_EVERY_S
@@ -114,13 +114,12 @@ class Guards:
         """Whether a guard has answered that was asked beside those of the missing nodes."""
         return any(node in self.heard for node in self._named)
 
-    def ask(self, missing: tuple[str, ...], heard: tuple[str, ...]) -> None:
-        """Ask once: the guards of the missing nodes, of our own node, and of one that answered."""
+    def ask(self, missing: tuple[str, ...], heard: str) -> None:
+        """Ask once: the guards of the missing nodes, of our own node, and of one that has answered."""
         if self.asked_s or not missing:
             return
         self.asked_s = GUARDS_S
-        others = [node for node in heard if node != self._node]
-        self._named = (self._node, *others[:1])
+        self._named = tuple(dict.fromkeys((self._node, heard or self._node)))
         with contextlib.suppress(OSError):
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             before = os.listdir(self._folder)

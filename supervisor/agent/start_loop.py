@@ -281,7 +281,7 @@ class StartLoop:
             self.ctx.journal.record("ladder.off", why=self.off)
 
     def _unused_count(self, started: Started) -> int:
-        return len([node for node in self.ctx.nodes if node not in {*started.nodes, *self.aside}])
+        return len({*self.ctx.nodes} - {*started.nodes, *self.aside})
 
     def _silent_nodes(
         self, started: Started, doubted: Callable[[tuple[str, ...]], None]

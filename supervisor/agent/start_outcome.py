@@ -61,7 +61,8 @@ def check_ended_start(
     lived_s = ctx.clock.now_s() - (monitor.started.launch.started_s or 0.0)
     worth = settings.get("after-checks") != "never" and lived_s >= SHORT_S
     lost = suspicion.diagnosis.nodes if suspicion is not None and _lost(suspicion) else ()
-    hopeful = tuple(node for node in ctx.nodes if node not in {*aside, *lost, *monitor.unheard})
+    hopeless = {*aside, *lost, *monitor.unheard}
+    hopeful = tuple(node for node in ctx.nodes if node not in hopeless)
     if worth and node_findings.worth_checking(judged(NodeAnswers(answered=hopeful, silent=lost))):
         checks.begin(hopeful)
     reach = _swept(ctx, monitor, lost, refusal_limit_s(ctx, monitor.started, settings, aside))

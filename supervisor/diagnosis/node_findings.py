@@ -344,14 +344,15 @@ def facts_from_reports(
 
     Full checks are also compared with each other: no node can tell alone that it has less than its peers.
     """
-    told = {kind: {n: r for n, r in found.items() if n in nodes} for kind, found in reports.items()}
+    ours = frozenset(nodes)
+    told = {kind: {n: r for n, r in found.items() if n in ours} for kind, found in reports.items()}
     findings = [
         one
         for found in told.values()
         for node, report in found.items()
         for one in parse_report(report, node=node)
     ]
-    fetched = {node: report for node, report in (by_ssh or {}).items() if node in nodes}
+    fetched = {node: report for node, report in (by_ssh or {}).items() if node in ours}
     for node, report in fetched.items():
         findings += parse_report(report, node=node, source=Source.CHECK)
     full = {**told.get("after", {}), **fetched}

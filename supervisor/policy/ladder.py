@@ -251,7 +251,8 @@ def shrink_objection(ask: LadderInput, *, companion: bool) -> str:
         return f"no valid size is left: {_nodes(left)} well{whole}, the smallest size is {sizes.all[0]}"
     if not set(shrunk_nodes(ask)) - place.lent:
         return _NONE_OF_ITS_OWN
-    well = [node for node in place.nodes if node not in {*place.aside, *bad}]
+    out = {*place.aside, *bad}
+    well = [node for node in place.nodes if node not in out]
     wanted = max(0, sizes.full - len(well))
     at_full = ask.ruling.decision.aside != sizes.full
     if (

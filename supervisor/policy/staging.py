@@ -43,16 +43,18 @@ def pair_nodes(
     names = tuple(dict.fromkeys(nodes))
     if len(names) < 2:
         return {}
+    ours = frozenset(names)
     leaf_of = {node: leaf for leaf, members in (leaves or {}).items() for node in members}
     kept = {
         giver: taker
         for giver, taker in (before or {}).items()
-        if giver in names and taker in names and giver != taker
+        if giver in ours and taker in ours and giver != taker
     }
     if len(set(kept.values())) < len(kept):
         kept = {}
     givers = [node for node in names if node not in kept]
-    takers = [node for node in names if node not in set(kept.values())]
+    taken = set(kept.values())
+    takers = [node for node in names if node not in taken]
     found = kept | _turned(givers, takers, leaf_of)
     for own in [node for node, taker in found.items() if node == taker]:
         other = next(node for node in names if node != own)

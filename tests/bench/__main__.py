@@ -2,7 +2,7 @@
 
     python -m tests.bench [PART...] [--few] [--gib GIB...] [--jobs N...] [--nodes N] [--runs N] [--hosts N] [--json FILE]
 
-The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, watch, inplace, elastic, stage, caches, poll, metrics, healthy, scale, cluster, torchrun; all but the last three by default. `--few` is a try in less time, whose figures mean little.
+The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, watch, inplace, elastic, stage, caches, poll, metrics, healthy, agent, scale, cluster, torchrun; all but the last four by default. `--few` is a try in less time, whose figures mean little.
 Exit 1 where an aim is missed.
 """
 
@@ -26,6 +26,7 @@ from tests.bench import (
     bench_inplace,
     bench_load,
     bench_metrics,
+    bench_nodes,
     bench_poll,
     bench_preflight,
     bench_recovery,
@@ -61,11 +62,12 @@ PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "healthy": lambda few: bench_healthy.measure(few=few),
     "cluster": lambda few: bench_cluster.measure(*((4, 1) if few else (bench_cluster.HOSTS, 3))),
     "torchrun": lambda few: bench_torchrun.measure(*((360.0, 45.0) if few else (1200.0, 120.0))),
+    "agent": lambda few: bench_nodes.measure((16, 64) if few else bench_nodes.SIZES),
     "scale": lambda few: bench_scale.measure(*((200, 400, 60, 10.0) if few else (*SCALE, 120.0))),
 }
 ASKED_FOR = frozenset(
-    {"scale", "cluster", "torchrun"}
-)  # only where they are named: many minutes of submissions; root and an sshd for each host
+    {"agent", "scale", "cluster", "torchrun"}
+)  # only where they are named: many minutes of submissions; root and an sshd for each host; 512 processes
 
 
 def main() -> int:

@@ -218,10 +218,10 @@ class _Guards:
     def works(self) -> bool:
         return any(node in self.heard for node in self._named)
 
-    def ask(self, missing: tuple[str, ...], heard: tuple[str, ...]) -> None:
+    def ask(self, missing: tuple[str, ...], heard: str) -> None:
         if not self.asked_s and missing:
             self.asked_s, self._missing = silent_nodes.GUARDS_S, missing
-            self._named = (self._world.nodes[0], *[one for one in heard if one != self._world.nodes[0]][:1])
+            self._named = (self._world.nodes[0], heard)
             self._at_s = self._world.now_s
 
     def look(self, asked_s: float) -> None:

@@ -80,7 +80,7 @@ def test_a_guard_answers_the_question_that_names_its_node(tmp_path: Path) -> Non
     there = {node: FenceDaemon(str(tmp_path), "7", node, "0") for node in ("n0", "n1", "n2", "n3")}
     for round_ in range(1, 3):
         guards.begin()
-        guards.ask(("n2",), ("n0", "n1", "n3"))
+        guards.ask(("n2",), "n1")
         for node in ("n0", "n1", "n3"):  # n2 is frozen
             there[node].look(float(round_))
         guards.look(GUARDS_S + 1.0)
@@ -98,13 +98,13 @@ def test_a_guard_answers_the_question_that_names_its_node(tmp_path: Path) -> Non
 def test_guards_that_answer_nowhere_say_nothing(tmp_path: Path) -> None:
     """They may not run yet; a folder that cannot be written costs the question only."""
     guards = Guards(str(tmp_path), "n0")
-    guards.ask(("n2",), ("n0",))
+    guards.ask(("n2",), "n0")
     guards.look(5.0)
     assert not guards.works
 
     lost = Guards(str(tmp_path / "none" / "there"), "n0")
     os.chmod(tmp_path, 0o500)
-    cast("Any", lost).ask(("n2",), ("n0",))
+    cast("Any", lost).ask(("n2",), "n0")
     lost.look(5.0)
     os.chmod(tmp_path, 0o700)
     assert not lost.works
