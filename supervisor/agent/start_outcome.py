@@ -1,7 +1,7 @@
 """What the agent learns when a start is over: live nodes, findings of checks, last log lines. (I/O)
 
 Late log lines decide which fault came first, so the diagnosis waits until the log has been quiet for
-`log-quiet`. The agent uses that time: it asks all nodes whether they answer, kills what the start left there,
+`log-quiet`, or for `CLOSED_QUIET_S` once every rank has ended. The agent uses that time: it asks all nodes whether they answer, kills what the start left there,
 and runs the failure checks (`node_checks`) on them, spares included. A sick node is not used again, and a
 sick spare is no spare. The checks are skipped where no finding could change what the log already says, and
 for a start that failed at once, which is a mistake in the script (batch.sh does the same).
@@ -35,6 +35,8 @@ from ftrun.supervisor.telemetry import diverged_checkpoints, divergence
 LOOK_S = 0.1
 KNOWN_QUIET_S = 1.0  # for nodes that were silent while the start lived
 SHORT_S = 5.0  # as in batch.sh
+CLOSED_QUIET_S = 0.5  # what srun and the file system take to carry the last lines
+USUAL_QUIET_S = 2.0  # the default of `log-quiet`
 
 WORTH_S = 30.0
 """A start needs at least this time, and at least what the last one took to its first step."""
@@ -70,7 +72,7 @@ def check_ended_start(
     nodes = tuple(node for node in reach.answered if node not in aside)
     worth = worth and reach.known and bool(nodes) and node_findings.worth_checking(judged(reach))
     checked = worth and checks.finish(nodes, lambda: start_monitor.keep_alive(ctx, monitor))
-    quiet_s, longest_s = number_of(settings, "log-quiet"), number_of(settings, "log-quiet-max")
+    quiet_s, longest_s = _quiet_s(settings, monitor.started, reach), number_of(settings, "log-quiet-max")
     if lost:  # the log has long been quiet; later lines come from our own sweep
         return reach, checked
     while True:
@@ -79,6 +81,15 @@ def check_ended_start(
         waited_s = ctx.clock.mono_s() - began_s
         if waited_s >= longest_s or (min(waited_s, monitor.quiet_s()) if known else waited_s) >= quiet_s:
             return reach, checked
+
+
+def _quiet_s(settings: Mapping[str, Any], started: Started, reach: NodeAnswers) -> float:
+    """How long the log must be quiet. Late lines come from ranks that are still there, and from what carries them: where
+    every node of the start has answered that nothing of it is left, little is awaited, unless the user asks for more than usual.
+    """
+    wanted_s = number_of(settings, "log-quiet")
+    over = reach.known and set(started.nodes) <= {*reach.answered} - {*reach.unfit}
+    return min(wanted_s, CLOSED_QUIET_S) if over and wanted_s <= USUAL_QUIET_S else wanted_s
 
 
 def refusal_limit_s(

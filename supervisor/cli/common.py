@@ -77,6 +77,17 @@ def load_run(run_dir: str, cache: RunCache | None = None) -> Run:
         raise UserError(errors.unreadable_text(os.path.basename(run_dir), error), 1) from None
 
 
+def load_records(run_dir: str) -> tuple[Run, list[dict[str, Any]]]:
+    """The run in this folder and its records, read once. Raises UserError if its journal cannot be read."""
+    from ftrun.supervisor.model.events import fold
+
+    try:
+        records = journal.read_run(run_dir)
+        return fold(os.path.basename(run_dir), records), records
+    except (UnreadableRun, OSError) as error:
+        raise UserError(errors.unreadable_text(os.path.basename(run_dir), error), 1) from None
+
+
 def all_runs(home_dir: str, *, over: bool = True) -> list[tuple[str, Run]]:
     """Every readable run, oldest first; unreadable ones are reported on stderr. `over` False: runs that are known
     to be over may lack.

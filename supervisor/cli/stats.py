@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from importlib import resources
@@ -129,13 +131,26 @@ def metrics(
     return 0
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """A hundred thousand records are looked at again and again by a collector that finds nothing: a quarter of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def page_of_run(folder: str) -> str:
     """The report of the run in this folder. Raises UserError."""
     from ftrun.supervisor.cli.advise import advice_words
     from ftrun.supervisor.reports.report import run_report
 
     now_s = time.time()
-    run, ledger = _ledger(folder, common.load_run(folder), now_s)
+    with _no_collection():
+        run, records = common.load_records(folder)
+        ledger = ledger_of(run, records, now_s)
+        del records
     if not ledger.intervals:
         raise UserError(f"{run.id} has only just begun: there is nothing to report yet", 1)
     return run_report(run, ledger, now_s, advice=advice_words(folder, run))

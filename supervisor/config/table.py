@@ -166,7 +166,13 @@ TABLE = (
             " the next failure, each once. May be given several times.", scope="admin", value_name="COMMAND", reach=RUNS),
     Setting("ssh-config", TEXT, "", "ssh_config file for looking at nodes. Default: ~/.ssh/config, then /etc/ssh/ssh_config.",
             scope="admin", value_name="FILE", reach=RUNS),
-    Setting("log-quiet", DURATION, 2.0, "How long a log must be quiet after the end before the fault is judged."),
+    Setting(
+        "log-quiet",
+        DURATION,
+        2.0,
+        "How long a log must be quiet after the end before the fault is judged; up to the default, 0.5s are enough for the"
+        " agent once every node has answered that nothing of the start is left there.",
+    ),
     Setting("log-quiet-max", DURATION, 10.0, "How long to wait at most for that quiet."),
     Setting("fault-grace", DURATION, 60.0, "How long a live run must stand still after a fatal line, as stacks, beats and what its nodes"
             " use show it, before it is ended; never less than five median steps."),

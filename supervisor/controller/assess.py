@@ -1,7 +1,7 @@
 """A launch is over: wait for late lines, find the cause, decide what comes next. (I/O)
 
 Late lines of other ranks decide which fault was first, so nothing is diagnosed before the log has been quiet
-for `log-quiet` seconds (at most `log-quiet-max`). Then evidence becomes a diagnosis (`diagnosis.rules`) and
+for `log-quiet` seconds (at most `log-quiet-max`), by us or by the agent that left the decision to us. Then evidence becomes a diagnosis (`diagnosis.rules`) and
 the diagnosis a ruling (`policy.decide`); both are journalled before anything is done about them. Signs of
 divergence in the log mark the checkpoints that the run must not resume from.
 """
@@ -27,6 +27,7 @@ from ftrun.supervisor.submission import plan
 from ftrun.supervisor.telemetry import divergence
 from ftrun.supervisor.telemetry.diverged_checkpoints import poison_of
 from ftrun.supervisor.telemetry.divergence import DivergenceSign
+from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
 
 def assess_launch(ctx: RunContext) -> None:
@@ -92,13 +93,30 @@ def _log_is_quiet(ctx: RunContext) -> bool:
     seen, settings = ctx.observations, ctx.settings
     waited = seen.per_start(observe.EndedScript).log_quiet.held_s(ctx.snapshot.mono_s)
     report = observe.read_logs(ctx, fresh=True)
-    if waited >= number_of(settings, "log-quiet-max"):
+    if waited >= number_of(settings, "log-quiet-max") or _settled_inside(ctx, report):
         return True
     quiet_since = seen.growth_seen_s if seen.growth_seen_s is not None else ctx.snapshot.mono_s - waited
     quiet_for = min(waited, ctx.snapshot.mono_s - quiet_since)
     if report is None:  # no log to wait for: only Slurm and the exit record count
         quiet_for = waited
     return quiet_for >= number_of(settings, "log-quiet")
+
+
+def _settled_inside(ctx: RunContext, report: WatchReport | None) -> bool:
+    """Whether the agent has settled this end and left the next step to us.
+
+    It waited until the log was quiet before it made its diagnosis, and the job then ended as its script had. What was
+    written since, by batch.sh or Slurm, has just been read.
+    """
+    attempt, known = ctx.attempt, ctx.run.incidents[-1] if ctx.run.incidents else None
+    return (
+        known is not None
+        and attempt.launch.inside
+        and known.id == attempt.incident
+        and not known.decision
+        and attempt.launch.end.state == JobState.FAILED.value
+        and not (report is not None and report.behind)
+    )
 
 
 def _unseen_for_long(ctx: RunContext) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from tests.bench.stand import FTRUN, Stand, moments, stand, until
 __all__ = ["broken", "healthy"]
 
 AIM_RATIO = 1.5
+AIM_HANDED_OVER_RATIO = 1.2
+AIM_DECIDED_MS = 2600
 FENCE_WAIT_S = 5.0
 # The second attempt, and a plain job, only say that they began.
 JOB = """#!/bin/bash
@@ -44,18 +47,30 @@ PARTS = (
 )
 
 
+SETTLED = (
+    ("evidence", "start.left", "evidence -> the agent leaves it to the supervisor"),
+    ("start.left", "ended", "left -> the job's end seen in Slurm"),
+)
+
+
 class _Round:
     """What one recovery took: moment -> Unix seconds."""
 
     def __init__(self, here: Stand, run_dir: Path) -> None:
         began = _began(here, run_dir)
         first = moments(run_dir)
+        for record in journal.read_run(
+            str(run_dir)
+        ):  # of the last start: the agent may have tried one in place
+            if record["attempt"] == 1 and record["kind"] in ("evidence", "start.left"):
+                first[record["kind"], 1] = record["data"].get("at_s", record["at"])
         self.at = {
             kind: first[kind, attempt]
             for kind, attempt in (
                 ("job.ended", 1),
                 ("job.requeued", 1),
                 ("evidence", 1),
+                ("start.left", 1),
                 ("decided", 1),
                 ("attempt.over", 1),
                 ("submit.intended", 2),
@@ -64,6 +79,7 @@ class _Round:
             if (kind, attempt) in first
         }
         self.at["began"] = began
+        self.at["ended"] = self.ended_s
 
     def between(self, earlier: str, later: str) -> float:
         """Milliseconds."""
@@ -122,11 +138,26 @@ def _bare(here: Stand, job: str, *words: str, like_s: float) -> tuple[str, float
     return again, (began - asked) * 1e3
 
 
+def _why_missed(held: bool, parts: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
+    """The part that took longest, where an aim is missed."""
+    longest = max(parts, key=lambda title: parts[title].get("p50", 0.0))
+    return () if held else (f"missed: most of it is '{longest}', p50 {parts[longest]['p50']:g} ms",)
+
+
 def _figure(
-    name: str, rounds: list[_Round], rival: list[float], rival_name: str, notes: tuple[str, ...]
+    name: str,
+    rounds: list[_Round],
+    rival: list[float],
+    rival_name: str,
+    notes: tuple[str, ...],
+    aim: float = AIM_RATIO,
 ) -> Figure:
     ours = [one.between("decided", "began") for one in rounds]
     measured = ratio(ours, rival)
+    parts = {
+        title: percentiles([one.between(a, b) for one in rounds if a in one.at and b in one.at], digits=0)
+        for a, b, title in PARTS
+    }
     return Figure(
         name=name,
         unit="ms",
@@ -135,13 +166,10 @@ def _figure(
         rival=percentiles(rival, digits=0),
         value=measured,
         value_name="ratio of medians",
-        aim=f"<= {AIM_RATIO:g}",
-        held=measured <= AIM_RATIO,
-        notes=notes,
-        parts={
-            title: percentiles([one.between(a, b) for one in rounds if a in one.at and b in one.at], digits=0)
-            for a, b, title in PARTS
-        },
+        aim=f"<= {aim:g}",
+        held=measured <= aim,
+        notes=(*notes, *_why_missed(measured <= aim, parts)),
+        parts=parts,
     )
 
 
@@ -165,9 +193,15 @@ def healthy(rounds: int) -> list[Figure]:
             )  # not before: the end of a job makes Slurm look at its queue
             here.call("scancel", job)
     deciding = [one.between("evidence", "decided") for one in done]
-    settled = [(one.at["decided"] - one.ended_s) * 1e3 for one in done]
-    noticed = [(one.ended_s - one.at["evidence"]) * 1e3 for one in done]
     told = percentiles(deciding, digits=0)
+    parts = {
+        title: percentiles([one.between(a, b) for one in done if a in one.at and b in one.at], digits=0)
+        for a, b, title in SETTLED
+    }
+    parts["its end seen -> decided"] = percentiles(
+        [(one.at["decided"] - one.ended_s) * 1e3 for one in done], digits=0
+    )
+    held = told["p50"] <= AIM_DECIDED_MS
     return [
         Figure(
             name="last evidence -> decision (the job ended by itself)",
@@ -177,16 +211,21 @@ def healthy(rounds: int) -> list[Figure]:
             rival={"p50": 2000},
             value=round(told["p50"] / 2000, 2),
             value_name="median over the log-quiet time",
-            parts={
-                "evidence -> its end seen in Slurm": percentiles(noticed, digits=0),
-                "end seen -> decided": percentiles(settled, digits=0),
-            },
+            aim=f"<= {AIM_DECIDED_MS} ms",
+            held=held,
+            parts=parts,
             notes=(
-                "log-quiet=2 s: late lines of other ranks decide who was first; a job that stands still is asked for every 2 s",
+                "the agent settles: 0.5 s without a line once all nodes answered that nothing is left, 2 s else",
+                *_why_missed(held, parts),
             ),
         ),
         _figure(
-            "decision -> script of the next attempt runs, healthy nodes", done, bare, "scancel + sbatch", ()
+            "decision -> script of the next attempt runs, healthy nodes",
+            done,
+            bare,
+            "scancel + sbatch",
+            (),
+            AIM_HANDED_OVER_RATIO,
         ),
     ]
 

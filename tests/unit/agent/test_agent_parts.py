@@ -19,12 +19,21 @@ from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.commands.node_queries import parse_answers
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.commands.steps import parse_steps
-from ftrun.supervisor.agent import batch_channel, main, node_liveness, rank_restart, start_monitor, stop_start
+from ftrun.supervisor.agent import (
+    batch_channel,
+    main,
+    node_liveness,
+    rank_restart,
+    start_monitor,
+    start_outcome,
+    stop_start,
+)
 from ftrun.supervisor.agent.batch_channel import BatchChannel, parse_started
-from ftrun.supervisor.controller import gather_facts
+from ftrun.supervisor.agent.node_liveness import NodeAnswers
+from ftrun.supervisor.controller import assess, gather_facts
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts, NodeFinding
-from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd, Start, StartNote
+from ftrun.supervisor.model.run import Attempt, Incident, Launch, LaunchEnd, Run, Start, StartNote
 from ftrun.supervisor.model.types import (
     Diagnosis,
     Evidence,
@@ -574,3 +583,42 @@ def test_a_script_that_exits_0_because_its_agent_ended_it_has_not_finished() -> 
     assert gather_facts.corrected_by_log(own, ()) is own
     third = replace(attempt, launch=replace(attempt.launch, start=Start(3)))
     assert gather_facts.corrected_by_log(third, ()) is third, "its agent died before it noted start 3"
+
+
+@pytest.mark.parametrize(
+    ("reach", "wanted_s", "quiet_s"),
+    [
+        (NodeAnswers(("n1", "n2", "spare")), 2.0, start_outcome.CLOSED_QUIET_S),
+        (NodeAnswers(("n1", "n2")), 0.1, 0.1),
+        (NodeAnswers(("n1", "n2")), 30.0, 30.0),  # the user knows a log that lags
+        (NodeAnswers(("n1",), silent=("n2",)), 2.0, 2.0),
+        (NodeAnswers(("n1",), gone=("n2",)), 2.0, 2.0),
+        (NodeAnswers(("n1", "n2"), unfit={"n2": node_liveness.UNSWEPT}), 2.0, 2.0),
+        (NodeAnswers(("n1", "n2"), known=False), 2.0, 2.0),
+    ],
+)
+def test_late_lines_are_awaited_from_ranks_that_may_still_be_there(
+    reach: NodeAnswers, wanted_s: float, quiet_s: float
+) -> None:
+    """P7: where every node has answered that nothing of the start is left, little is awaited; else all of `log-quiet`."""
+    started = parse_started({"nodes": "n[1-2]"}, 1)
+    assert quiet_s == start_outcome._quiet_s({"log-quiet": wanted_s}, started, reach)
+
+
+def _handed_over(state: str = "FAILED", **changes: Any) -> bool:
+    launch = Launch(inside=True, end=LaunchEnd(state), start=Start(2))
+    incident = Incident("1.0.2", 1, 0, "network", "x", "x", ("n1",), ("n1",), 7, None, None, 1.0, {})
+    run = Run("r-0001", attempts=(Attempt(1, 0.0, launch=launch),), incidents=(replace(incident, **changes),))
+    report = SimpleNamespace(behind=False)
+    return assess._settled_inside(
+        cast("Any", SimpleNamespace(run=run, attempt=run.attempt)), cast("Any", report)
+    )
+
+
+def test_an_end_that_the_agent_has_settled_is_not_settled_again() -> None:
+    """Only that very end: not one of an earlier start, not one after a restart that it decided, not a job that was ended."""
+    assert _handed_over()
+    assert not _handed_over(id="1.0.1")
+    assert not _handed_over(decision={"kind": "step"})
+    assert not _handed_over("NODE_FAIL")
+    assert not _handed_over("CANCELLED")
