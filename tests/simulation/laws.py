@@ -776,7 +776,7 @@ class Laws:
         plan, reason = self.world.plan, run.final_reason
         reasons = {
             "used without progress": True,
-            "retries are used up": run.retries >= int(run.settings.get("retries", 20)),
+            "no net progress, and ": run.retries >= int(run.settings.get("retries", 20)),
             "came twice": plan.time_limit_s > 0,
             "never seen from": plan.blind_nodes_s[1] > 0,
             "same failure twice": True,
