@@ -232,8 +232,12 @@ class PolicyInput:
         written again counts twice: a newer checkpoint whose number is above all earlier ones; without a number,
         or where no checkpoint was ever seen, a step above all earlier ones.
         """
-        saves = [path for one in self.earlier if (path := str(one.decision.get("checkpoint") or ""))]
-        if self.checkpoint or self.run.best_checkpoint or saves:
+        known = (
+            self.run.best_checkpoint,
+            *(str(one.decision.get("checkpoint") or "") for one in self.earlier),
+        )
+        saves = [path for path in known if path]  # the best one may be that of a growth, which is no incident
+        if self.checkpoint or saves:
             if not self.checkpoint:
                 return False
             number = step_of(self.checkpoint)

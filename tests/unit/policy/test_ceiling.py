@@ -156,6 +156,9 @@ def test_net_progress_is_measured_against_the_whole_history(
     ruling = rule(diagnosis(F.HARDWARE_GPU), run=run, step=step, checkpoint=checkpoint)
 
     assert (1 if refilled else 20) == ruling.retries
+    # A growth gives the retries back, too, and is no incident: its checkpoint is only known as the best one.
+    run |= {"incidents": (), "best_step": 511, "best_checkpoint": "/ck/step-500"}
+    assert ruling.retries == rule(diagnosis(F.NODE), run=run, step=step, checkpoint=checkpoint).retries
 
 
 def test_a_checkpoint_without_a_number_counts_with_the_steps() -> None:
