@@ -146,8 +146,8 @@ def _link(path: str, target: str) -> None:
 
 
 def write_file(path: str, content: bytes, mode: int) -> None:
-    """Write a file atomically, with this mode whatever the umask. Raises OSError."""
-    draft = f"{path}.new"
+    """Write a file atomically, with this mode whatever the umask; other hosts may write it at the same time. Raises OSError."""
+    draft = f"{path}.{os.uname().nodename}.new"
     number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(number, "wb") as stream:
         stream.write(content)
