@@ -165,11 +165,11 @@ def suspect_switch(
     one leaf, whichever it is, from the job's `nodes` without replacement.
     """
     hurt = set(failed)
-    everyone = hurt.union(nodes)
-    leaves = Counter(topology.leaf(node) for node in everyone)
     name, count = Counter(topology.leaf(node) for node in hurt).most_common(1)[0] if hurt else ("", 0)
     if not name or count < 2 or count < len(hurt) - (len(hurt) > 2):
         return None
+    everyone = hurt.union(nodes)
+    leaves = Counter(topology.leaf(node) for node in everyone)
     total = math.comb(len(everyone), len(hurt))
     ways = sum(
         math.comb(size, in_leaf) * math.comb(len(everyone) - size, len(hurt) - in_leaf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from random import Random
 
+from ftrun.slurm.client.topology import topology_of
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.simulator.scenario import Cause, Scenario
@@ -30,6 +31,11 @@ class Cluster:
         size = scenario.nodes + int(scenario["idle"])
         self.names = tuple(f"n{number:05d}" for number in range(size))
         self._all = frozenset(self.names)
+        rack = int(scenario["rack"])
+        racks = (
+            {f"rack{at // rack}": self.names[at : at + rack] for at in range(0, size, rack)} if rack else {}
+        )
+        self.topology = topology_of("tree", racks)
         self._sick: dict[str, Sickness] = {}
         self._scenario = scenario
         self._random = random
@@ -50,6 +56,16 @@ class Cluster:
             self._sick[node] = Sickness(cause, known_s, known_s + repair_s, True)
         elif cause.lost:
             self._sick[node] = Sickness(cause, now_s, now_s + self._scenario["reboot"], False)
+
+    def lose_rack(self, node: str, cause: Cause, now_s: float) -> tuple[str, ...]:
+        """All nodes of this node's rack are gone, and come back together; returns the others of it."""
+        back_s = now_s + self._random.expovariate(1.0 / max(self._scenario["rack-repair"], 1e-9))
+        nodes = self.topology.leaves[self.topology.leaf(node)]
+        for one in nodes:
+            sick = self._sick.get(one)
+            if sick is None or sick.back_s < back_s:
+                self._sick[one] = Sickness(cause, now_s, back_s, True)
+        return tuple(one for one in nodes if one != node)
 
     def found(self, node: str, now_s: float) -> None:
         """The site learns of a broken node: its repair starts now."""
@@ -105,4 +121,5 @@ class Cluster:
             idle=available - frozenset(held),
             lost=self.silent(now_s),
             nodes_needed=needed,
+            topology=self.topology,
         )

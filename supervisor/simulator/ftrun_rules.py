@@ -22,7 +22,7 @@ from typing import Any
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config import settings
-from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.config.node_counts import segment_size, sizes_of_settings
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.diagnosis.class_defaults import plain
 from ftrun.supervisor.model.agent_events import GROW_RUNG
@@ -46,7 +46,7 @@ def diagnosis(fault: Fault) -> Diagnosis:
         cause.name,
         (),
         confidence=0.9,
-        names=(fault.node,) if fault.named else (),
+        names=fault.nodes if fault.named else (),
         sources=(Source.SILENCE,) if cause.lost else (Source.LOG, Source.REPORT),
     )
     blame = found.blame if cause.of_a_node else Blame.JOB
@@ -125,7 +125,7 @@ class FtrunRules:
             life.spend("detection", self._until_ended_s(life))
         if fault.cause.lost:
             life.spend("lost steps", life.scenario["copy-lag"])
-        agent = self.settings["agent"] != "never" and not (fault.cause.lost and fault.node == life.active[0])
+        agent = self.settings["agent"] != "never" and life.active[0] not in fault.silent
         if not agent or not self._inside(life, fault, found):
             self._submit_again(life, fault, found)
 
@@ -141,12 +141,13 @@ class FtrunRules:
     def _inside(self, life: VirtualRun, fault: Fault, found: Diagnosis) -> bool:
         self._refill_spares(life)
         case = self._case(life, fault, found)
-        silent = (fault.node,) if fault.cause.lost else ()
+        silent = fault.silent
         place = self._place(life, fault, found, silent)
         ruling, move = start_decision.decide_start(case, place)
         came: tuple[str, ...] = ()
         if move.rung is Rung.COMPANION:
             out = self._out(life, found.nodes, silent)
+            out |= {*life.cluster.names} - {*move.within} if move.within else set()
             came = self._lent.ask(life, move.missing, out, float(self.settings["limit-companion"]))
             if not came:
                 ruling, move = start_decision.decide_start(
@@ -169,11 +170,11 @@ class FtrunRules:
     ) -> AllocationState:
         self._given_back(life)
         gone = self._lent.broken(silent)
-        held = (*life.active, *life.spares)
+        held, out = (*life.active, *life.spares), {*gone, *silent}
         place = start_decision.allocation_state(
             self._seen(life, fault, found, silent),
             tuple(node for node in held if node not in gone) if gone else held,
-            tuple(node for node in life.spares if node not in gone),
+            tuple(node for node in life.spares if node not in out),
             gone,
             batch_node=life.active[0],
             culprits=found.nodes,
@@ -183,7 +184,9 @@ class FtrunRules:
         )
         idle = self._lent.idle(life, self._out(life, found.nodes, silent))
         sizes = self.sizes.without(self.run.sizes_aside) if self.sizes is not None else None
-        return replace(place, sizes=sizes, idle=len(idle), companion_off="")
+        return replace(
+            place, sizes=sizes, idle=len(idle), companion_off="", segment=segment_size(self.settings)
+        )
 
     def _out(self, life: VirtualRun, *more: tuple[str, ...]) -> set[str]:
         """Nodes that no companion may bring: those that the job has, and those that the run avoids."""
@@ -203,12 +206,11 @@ class FtrunRules:
         life.spend("restart", DECIDED_S + move.delay_s + cold_s)
         had = (*life.active, *life.spares)
         life.active = (*move.nodes, *came)
-        out = {*life.active, *move.aside}
+        aside = {*move.aside, *(node for node in life.spares if node in silent)}
+        out = {*life.active, *aside}
         life.spares = tuple(node for node in had if node not in out)
-        self._aside |= {*move.aside}
-        self._gone |= {
-            node for node in move.aside if node in silent or life.cluster.broken((node,), life.now_s)
-        }
+        self._aside |= aside
+        self._gone |= {node for node in aside if node in silent or life.cluster.broken((node,), life.now_s)}
         life.restarted(move.rung.value)
         if fault.named and move.rung in (Rung.SWAP, Rung.COMPANION, Rung.SHRINK):
             life.cluster.found(fault.node, life.now_s)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.node_counts import SIZES_MAX
 from ftrun.supervisor.config.table import DURATION, INT, NUMBER, SHARE, Setting
@@ -42,6 +42,10 @@ ROWS = (
     Setting("found", DURATION, 3_600.0, "Mean time until the site itself finds a broken node that still answers, and drains it;"
             " exponential. Assumed."),
     Setting("reboot", DURATION, 900.0, "How long a node is away that crashed and is not broken. Assumed."),
+    Setting("rack", INT, 0, "Nodes below one switch, or on one power supply, that can fail together. 0: none do."),
+    Setting("rack-every", DURATION, 31_536_000.0, "Mean time between two faults of one rack; exponential. Each takes all of its nodes, spares included."
+            " Assumed.", least=1),
+    Setting("rack-repair", DURATION, 14_400.0, "Mean time until a rack that failed is back with all its nodes; exponential. Assumed."),
     Setting("relapse", DURATION, 300.0, "Mean time until a broken node that is used again fails again; exponential. Assumed.", least=1),
     Setting("reaction", DURATION, 3_600.0, "Mean time until a person has seen that a run is over, found out why, and started it again,"
             " nights and weekends included; exponential. Assumed."),
@@ -81,6 +85,7 @@ class Cause:
     lasts: float = 0.0
     named: float = 0.9
     lost: bool = False
+    rack: bool = False  # it takes all nodes of the rack
 
     @property
     def of_a_node(self) -> bool:
@@ -158,7 +163,14 @@ def scenario_from(table: Mapping[str, Any], *, causes: tuple[Cause, ...] = ()) -
     rated = (
         Cause(one.name, one.fault, one.per_node_day * scale, one.lasts, one.named, one.lost) for one in listed
     )
-    return Scenario(tuple(rated), given, str(table.get("title", "")), str(table.get("source", "")))
+    found = Scenario(tuple(rated), given, str(table.get("title", "")), str(table.get("source", "")))
+    return replace(found, causes=(*found.causes, _of_racks(found))) if found["rack"] > 1 else found
+
+
+def _of_racks(scenario: Scenario) -> Cause:
+    """Each rack fails once in `rack-every`, wherever in it the fault is told of first."""
+    per_node_day = 86_400.0 / scenario["rack-every"] / scenario["rack"]
+    return Cause("rack", FaultClass.NODE, per_node_day, lasts=1.0, named=1.0, lost=True, rack=True)
 
 
 def _cause(row: Mapping[str, Any]) -> Cause:

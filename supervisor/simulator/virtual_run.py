@@ -27,7 +27,8 @@ from ftrun.supervisor.simulator.tally import Outcome
 class Fault:
     """What happened. `node` is where ("" = nowhere in particular), `named` whether a diagnosis names it.
 
-    `step` is the highest step of this start (None before the first), `saved` how many checkpoints it wrote.
+    `step` is the highest step of this start (None before the first), `saved` how many checkpoints it wrote; `others` are the
+    nodes of its rack that are gone with it.
     """
 
     cause: Cause
@@ -35,6 +36,17 @@ class Fault:
     named: bool
     step: int | None
     saved: int
+    others: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All nodes that it hit."""
+        return (self.node, *self.others) if self.node else ()
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Those of them that do not answer."""
+        return self.nodes if self.cause.lost else ()
 
 
 class VirtualRun:
@@ -131,9 +143,13 @@ class VirtualRun:
         else:
             (cause,) = self.random.choices(self.scenario.causes, self._weights)
             node = self.random.choice(self.active)
-        self.cluster.hurt(node, cause, self.now_s)
+        others: tuple[str, ...] = ()
+        if bad is None and cause.rack:
+            others = self.cluster.lose_rack(node, cause, self.now_s)
+        else:
+            self.cluster.hurt(node, cause, self.now_s)
         named = self.random.random() < cause.named
-        return Fault(cause, node if cause.of_a_node else "", named and cause.of_a_node, step, saved)
+        return Fault(cause, node if cause.of_a_node else "", named and cause.of_a_node, step, saved, others)
 
     def place(self, nodes: tuple[str, ...], size: int) -> None:
         """Set the nodes of the next job: `size` for the training, the rest spares."""

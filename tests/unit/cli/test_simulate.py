@@ -449,6 +449,7 @@ def test_a_curve_moves_one_assumption_at_a_time() -> None:
     walked = {one.key for one in waterfall.ASSUMED}
     kept = {"nodes", "days", "repair", "reaction"}  # said by the question itself
     unused = {"requeue", "watchdog"}  # of other columns
+    unused |= {"rack", "rack-every", "rack-repair"}  # no rack fails unless somebody says so
     one_key = {"in-place-step", "in-place-swap"}  # walked together as `in-place`
     assert {*QUANTITIES} - walked - kept - unused - one_key == set()
 
@@ -491,3 +492,55 @@ def test_a_run_that_is_getting_on_is_never_stopped() -> None:
 
     assert [] == rash
     assert 1 <= longest < 10
+
+
+# ---------------------------------------------------------------------- racks
+
+
+RACKED = {"rack": "8", "rack-every": "60d", "rack-repair": "4h"}
+
+
+class _Watched(FtrunRules):
+    """Keeps the faults that it met."""
+
+    def recover(self, life: VirtualRun, fault: Fault) -> None:
+        """Note it."""
+        self.met = [*getattr(self, "met", []), (fault, life.active)]
+        super().recover(life, fault)
+
+
+def test_a_rack_fails_as_a_whole_and_comes_back_as_a_whole() -> None:
+    """Its faults come as often as said, hit all of its nodes, and the run goes on without them."""
+    scenario, met = hot(**RACKED, idle="16"), []
+    for seed in range(8):
+        rules = _Watched({"storm": "never"}, spares=8)
+        simulate(scenario, seed, rules)
+        met += [fault for fault, _ in getattr(rules, "met", []) if fault.cause.rack]
+    assert met
+    assert all(len(fault.nodes) == 8 for fault in met)
+    assert all(len({int(node[1:]) // 8 for node in fault.nodes}) == 1 for fault in met)
+    expected = 8 * 30 / 60 * 8  # seeds, days, racks at work
+    assert expected / 3 < len(met) < expected * 2
+
+
+def test_without_racks_nothing_changes() -> None:
+    """Not one draw."""
+    plain = simulate(hot(), 3, FtrunRules({}, spares=2))
+    assert simulate(hot(rack="0"), 3, FtrunRules({}, spares=2)) == plain
+    assert all(not cause.rack for cause in hot().causes)
+
+
+def test_racks_cost_and_a_suspected_switch_excludes_nobody() -> None:
+    """All nodes of a rack at once are a switch's fault, so the run keeps the right to use them when they are back."""
+    scenario = hot(**RACKED, nodes="64", idle="16")
+    rules = FtrunRules({"storm": "never"}, spares=8)
+    life = VirtualRun(scenario, 1)
+    rules.begin(life)
+    (cause,) = (one for one in scenario.causes if one.rack)
+    node = life.active[20]
+    fault = Fault(cause, node, True, None, 0, life.cluster.lose_rack(node, cause, life.now_s))
+    rules.recover(life, fault)
+    assert len(life.active) == 64
+    assert not set(fault.nodes) & set(life.active)
+    assert rules.run.excluded == ()
+    assert "is suspected: 8 of 8" in str(rules.run.incidents[-1].decision["reason"])
