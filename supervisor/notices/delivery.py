@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import logging
 import os
 import shutil
 import smtplib
@@ -93,9 +94,7 @@ def send(address: Address, letter: Letter | None, now_s: float) -> str:
             return _sendmail(address, letter, now_s)
         if address.way == "smtp":
             return _smtp(address, letter, now_s)
-        from ftrun.supervisor.notices import apprise_client
-
-        return apprise_client.send(address.url, letter.subject, letter.text)
+        return _by_apprise(address.url, letter)
     except urllib.error.HTTPError as error:
         error.close()
         return f"it answered {error.code}{' (redirects are not followed)' if 300 <= error.code < 400 else ''}"
@@ -122,6 +121,20 @@ def _words(error: Exception) -> str:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
         """No redirect is followed: the message is for the address that the user named."""
+
+
+def _by_apprise(url: str, letter: Letter) -> str:
+    """By a service that apprise knows: the extra ftrun[notify]. Its log names URLs."""
+    try:
+        import apprise
+    except ImportError:
+        return "this scheme needs apprise: pip install 'ftrun[notify]'"
+    logging.disable(logging.CRITICAL)
+    service = apprise.Apprise()
+    if not service.add(url):
+        return "apprise does not know this address"
+    sent = service.notify(body=letter.text, title=letter.subject, body_format=apprise.NotifyFormat.TEXT)
+    return "" if sent else "apprise could not send it"
 
 
 def _ask(address: Address, letter: Letter | None, now_s: float) -> str:

@@ -62,11 +62,6 @@ def pair_nodes(
     return {node: found[node] for node in names}
 
 
-def givers_to(pairs: Mapping[str, str], node: str) -> tuple[str, ...]:
-    """The nodes whose copies `node` keeps."""
-    return tuple(giver for giver, taker in pairs.items() if taker == node)
-
-
 def _turned(givers: Sequence[str], takers: Sequence[str], leaf_of: Mapping[str, str]) -> dict[str, str]:
     """Pair givers with takers, two lists of one length; a node may be paired with itself."""
     count = len(givers)

@@ -42,7 +42,7 @@ CLIENTS = {
         "slurm/client/nodeset.py",
         "supervisor/cluster/hosts.py",
     },  # the latter for groups, which are files
-    "apprise": {"supervisor/notices/apprise_client.py"},
+    "apprise": {"supervisor/notices/delivery.py"},
     "hyperscan": {"supervisor/signatures/prefilter.py"},
     "paramiko": {"hooks/ssh/pool.py"},
     "prometheus_client": {"supervisor/publish/metrics.py"},

@@ -137,7 +137,7 @@ def test_what_a_receiver_did_not_take_waits_and_is_told_in_status(world: World) 
     publisher = world.process()
     world.live(publisher, 5000.0)
     world.live(publisher, 5100.0)
-    assert "line 1 (https): it answered 503; 3 notices wait, tried 2 times" == publisher.problem()
+    assert "line 1 (https): it answered 503; 3 notices waiting, tried 2 times" == publisher.problem()
 
     world.why = ""
     again = world.process()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.policy.staging import givers_to, pair_nodes
+from ftrun.supervisor.policy.staging import pair_nodes
 
 
 def names(count: int) -> list[str]:
@@ -25,7 +25,7 @@ def test_everybody_gives_one_copy_and_takes_one(count: int, at: list[int]) -> No
         return
     assert set(pairs) == set(pairs.values()) == set(nodes)
     assert all(giver != taker for giver, taker in pairs.items())
-    assert all(givers_to(pairs, taker) == (giver,) for giver, taker in pairs.items())
+    assert len(pairs) == len(set(pairs.values()))
 
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=6))
