@@ -163,7 +163,7 @@ def examine_accelerators() -> Iterator[Finding]:
 CLOCK_SKEW_MAX_S = 5.0
 MIN_JOB_AGE_S = 60.0
 # File systems that nodes do not share. All others are assumed to be shared; --nodes proves it.
-_LOCAL_TYPES = frozenset({"tmpfs", "ext4", "ext3", "xfs", "btrfs", "overlay", "zfs"})
+LOCAL_TYPES = frozenset({"tmpfs", "ext4", "ext3", "xfs", "btrfs", "overlay", "zfs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) ->
     yield from _second_slurm("here", _clients_here(env))
     yield from _slurm(cluster)
     yield _client(env)
-    yield from _site_service(env)
+    yield from _site_service(env, cluster)
     yield _folder(home)
     seen = list(_from_a_node(home, env)) if nodes else []
     if Finding(FOLDER_SEEN, "ok", "") not in [Finding(one.check, one.state, "") for one in seen]:
@@ -278,16 +278,16 @@ def _client(env: dict[str, str]) -> Finding:
     return Finding("asking Slurm", *cluster_client.examine_client(sources.load(os.getcwd(), env), env))
 
 
-def _site_service(env: dict[str, str]) -> Iterator[Finding]:
+def _site_service(env: dict[str, str], cluster: Cluster) -> Iterator[Finding]:
     """If the site has a service: can requests be signed and left there?"""
     from ftrun.supervisor.config import sources
 
     if path := sources.load(os.getcwd(), env).text("site-spool"):
-        yield from site_findings(env, path)
+        yield from site_findings(env, path, cluster)
 
 
-def site_findings(env: Mapping[str, str], path: str) -> Iterator[Finding]:
-    """What users' supervisors need of the site's service: a spool, and munge."""
+def site_findings(env: Mapping[str, str], path: str, cluster: Cluster) -> Iterator[Finding]:
+    """What users' supervisors need of the site's service: a spool, and munge where the cluster has it."""
     from ftrun.supervisor.nodes import spool
 
     check, mend = (
@@ -298,7 +298,11 @@ def site_findings(env: Mapping[str, str], path: str) -> Iterator[Finding]:
         mend = "ftrun site unit prints the settings for /etc/ftrun/config.toml"
         yield Finding(check, "bad", "no site-spool is set: users' supervisors find no service", mend)
         return
-    if shutil.which("munge", path=env.get("PATH")) is None:
+    try:
+        signed = cluster.facts().auth == "auth/munge"
+    except SlurmError:
+        signed = True  # what Slurm lacks is told elsewhere
+    if signed and shutil.which("munge", path=env.get("PATH")) is None:
         yield Finding(
             check, "warn", "munge was not found: requests cannot be signed", "install munge's commands"
         )
@@ -334,19 +338,20 @@ def _folder(home: str) -> Finding:
 
 
 def _shared(home: str, cluster: Cluster) -> Finding:
-    kind = _file_system(home)
+    kind = file_system(home)
     try:
         here_only = len(cluster.nodes()) <= 1
     except SlurmError:
         here_only = False
-    if kind in _LOCAL_TYPES and not here_only:
+    if kind in LOCAL_TYPES and not here_only:
         mend = "ask a node: ftrun doctor --nodes; or set `home` to a folder that all nodes see"
         what = f"{home} lies on {kind}, which nodes usually do not share"
         return Finding("shared folder", "warn", what, mend)
     return Finding("shared folder", "ok", f"{home} lies on {kind or 'an unknown file system'}")
 
 
-def _file_system(path: str) -> str:
+def file_system(path: str) -> str:
+    """The type of the file system on which a path lies; "" if it is not known."""
     best, kind = "", ""
     try:
         mounts = Path("/proc/self/mounts").read_text().splitlines()

@@ -29,7 +29,7 @@ from ftrun.supervisor.nodes import ledger, lemon_score, node_facts
 from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, QuarantineRules, fold_entries
 from ftrun.supervisor.nodes.machines import machine_text
 from ftrun.supervisor.reports.view_run import zoned_clock_text
-from ftrun.supervisor.store import user_exclusions
+from ftrun.supervisor.store import site_nodes, user_exclusions
 from ftrun.supervisor.submission import companion
 
 SLURM_TIMEOUT_S = 10.0
@@ -74,9 +74,12 @@ def nodes(
     rows = [node_facts.node_row(scene.record(name), scene.rows.get(name), scene.now_s) for name in names]
     together = node_facts.correlated_facts(scene.book, scene.now_s)
     pooled = _pooled(scene)
+    spool = sources.load(os.getcwd(), dict(os.environ)).text("site-spool")
+    placed_last = site_nodes.quarantined_nodes(spool, scene.now_s)
     if json:
         pool = {"pool": scene.pool, "nodes": pooled}
-        common.print_json({"slurm_unseen": scene.unseen, "nodes": rows, "together": together, "pool": pool})
+        told = {"slurm_unseen": scene.unseen, "nodes": rows, "together": together, "pool": pool}
+        common.print_json({**told, "placed_last_by_the_site": placed_last})
         return
     if rows:
         columns = ["NODE", "SLURM", "STRIKES", "LAST FAULT", "WHEN", "QUARANTINED UNTIL", "WHY", "SCORE"]
@@ -91,6 +94,8 @@ def nodes(
     for row in rows:
         if row["reason_of_others"]:
             print(f"{row['node']}: {row['reason']}: {row['reason_of_others']}; ftrun leaves it alone")
+    for name, why in placed_last.items():
+        print(f"placed last by the site: {name}: {why or 'runs of several users blame it'}")
     if scene.pool:
         lent = {one["node"]: f"lent to {run}" for one in pooled if (run := one["borrowed_by"])}
         told = [f"{n['node']} {lent.get(n['node'], n['slurm'] or 'not seen')}" for n in pooled]

@@ -390,7 +390,7 @@ def _missing(settings: Config, home: str, cluster: Cluster) -> list[Finding]:
     from ftrun.supervisor.cli import doctor
     from ftrun.supervisor.cli.doctor import Finding
 
-    found = list(doctor.site_findings(dict(os.environ), settings.text("site-spool")))
+    found = list(doctor.site_findings(dict(os.environ), settings.text("site-spool"), cluster))
     try:
         rights = cluster.rights()
         mend = "run it as root or SlurmUser, or give its user AdminLevel=Administrator"
@@ -399,6 +399,12 @@ def _missing(settings: Config, home: str, cluster: Cluster) -> list[Finding]:
     except SlurmError as error:
         found.append(Finding("slurmctld", "bad", error.message, "run it where sinfo answers"))
     found.append(_running(home))
+    kind = doctor.file_system(home)
+    if kind in doctor.LOCAL_TYPES:
+        found.append(Finding("ledger", "ok", f"{home} lies on {kind}"))
+    else:
+        mend = "set FTRUN_HOME to a folder on a local disk of the service's host"
+        found.append(Finding("ledger", "warn", f"{home} lies on {kind or 'an unknown file system'}", mend))
     return found
 
 
