@@ -78,8 +78,8 @@ def nodes(
     placed_last = site_nodes.quarantined_nodes(spool, scene.now_s)
     if json:
         pool = {"pool": scene.pool, "nodes": pooled}
-        told = {"slurm_unseen": scene.unseen, "nodes": rows, "together": together, "pool": pool}
-        common.print_json({**told, "placed_last_by_the_site": placed_last})
+        seen = {"slurm_unseen": scene.unseen, "nodes": rows, "together": together, "pool": pool}
+        common.print_json({**seen, "placed_last_by_the_site": placed_last})
         return
     if rows:
         columns = ["NODE", "SLURM", "STRIKES", "LAST FAULT", "WHEN", "QUARANTINED UNTIL", "WHY", "SCORE"]
