@@ -63,10 +63,10 @@ def _figure(count: int, ours: dict[str, float], rival: float, bare_mib: float) -
     )
 
 
-def submit(here: Stand, have: int, want: int) -> list[str]:
+def submit(here: Stand, have: int, want: int, options: str = "") -> list[str]:
     """Up to a hundred that run; the rest is held."""
-    words = ("-n1 -t 60 -o log.%j job.sh", "-n1 -t 60 -o log.%j --hold job.sh")
-    return here.ftrun_sbatches([words[number >= RUNNING_MAX] for number in range(have, want)])
+    words = (f"-n1 -t 60 -o log.%j {options} job.sh", f"-n1 -t 60 -o log.%j --hold {options} job.sh")
+    return here.ftrun_sbatches([words[number >= RUNNING_MAX] for number in range(have, want)], within_s=900.0)
 
 
 def settled(here: Stand, count: int) -> None:
@@ -77,7 +77,7 @@ def settled(here: Stand, count: int) -> None:
         opened = list((here.home / "runs").glob("*/journal/000001-*.jsonl"))
         return sum(b'"launch.progress"' in path.read_bytes() for path in opened) >= running
 
-    until(read, 120.0, every_s=1.0)
+    until(read, 600.0, every_s=1.0)
     time.sleep(
         22.0 if count > running else 3.0
     )  # a queued job just submitted is asked for more often for 20 s
