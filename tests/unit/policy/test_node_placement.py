@@ -309,11 +309,9 @@ def _nodes_are_treated_lawfully(
     own = set(attempt["nodes"]) & view.available - view.lost
     assert not avoid or len((view.idle | own) - set(avoid)) >= view.nodes_needed
     if avoid and not exclude and view.sizes is not None:  # what is only suspect costs no size
-        kept_off = set(avoid) | {one.node for one in run["excluded"]}
-        with_them, without = (
-            len((view.idle | own) - (kept_off - set(avoid))),
-            len((view.idle | own) - kept_off),
-        )
+        excluded = {one.node for one in run["excluded"]}
+        free = view.idle - set(attempt["nodes"]) | own  # a lost node of the attempt adds to no size
+        with_them, without = len(free - excluded), len(free - excluded - set(avoid))
         assert view.sizes.at_most(with_them) <= max(view.nodes_needed, view.sizes.at_most(without))
 
 
