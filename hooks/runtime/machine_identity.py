@@ -24,10 +24,11 @@ _PLACEHOLDERS = frozenset({
 _FILES = {
     "serial": (f"{DMI}/product_serial", f"{DMI}/board_serial"),
     "uuid": (f"{DMI}/product_uuid",),
-    "instance": ("run/cloud-init/.instance-id",),
     "id": ("etc/machine-id",),
     "boot": ("proc/sys/kernel/random/boot_id",),
 }
+_INSTALLERS = ("", "none", "nocloud", "maas")
+"""What cloud-init calls a source that gives another instance id to the same machine when it is installed anew."""
 _ACCELERATORS = ("0x0300", "0x0302", "0x1200", "0x0b40")  # GPUs and processing accelerators, by their class
 
 
@@ -39,8 +40,12 @@ def read_identity(root: str = "/") -> dict[str, str]:
     product = " ".join(
         filter(None, (_read(root, f"{DMI}/{name}") for name in ("sys_vendor", "product_name")))
     )
-    if "instance" not in found and (tag := _read(root, f"{DMI}/board_asset_tag")).startswith("i-"):
+    tag = _read(root, f"{DMI}/board_asset_tag")
+    if tag.startswith("i-"):
         found["instance"] = tag  # EC2 tells every user
+    elif _read(root, "run/cloud-init/cloud-id").lower() not in _INSTALLERS:
+        instance = _read(root, "run/cloud-init/.instance-id")
+        found |= {"instance": instance} if instance else {}
     found |= {"product": product[:VALUE_CHARS]} if product else {}
     devices = ",".join(sorted(_accelerators(root))[:DEVICES_MAX])
     return {**found, "pci": devices} if devices else found

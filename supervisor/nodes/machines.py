@@ -4,7 +4,7 @@ A strike is held against a machine. Reports of a node say which one it is (`hook
 that shows another machine under the same name closes the strikes of the one before. The comparison is careful: a
 strike that stays too long costs a quarantine, one that is dropped for nothing costs a job.
 
-- A cloud's instance id, a serial number or the firmware's UUID that both reports have decides alone, in this order: different
+- A serial number, the firmware's UUID or a cloud's instance id that both reports have decides alone, in this order: different
   = another machine, the same = the same one, whatever else changed.
 - Else another product is another machine.
 - Else another machine-id together with accelerators at other PCI addresses (neither set within the other, since a broken
@@ -22,7 +22,7 @@ from ftrun.supervisor.model.node_entry import NodeEntry
 MACHINE = "machine"
 """What an entry of the ledger is called that tells which machine bears the name."""
 
-DECISIVE = ("instance", "serial", "uuid")
+DECISIVE = ("serial", "uuid", "instance")
 KEYS = (*DECISIVE, "product", "pci", "id", "boot")
 VALUE_CHARS = 2048
 

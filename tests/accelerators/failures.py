@@ -44,7 +44,7 @@ RECORDER = (
 )
 FAILURES = (
     Failure("oom_own", "oom-gpu", False, device=True),
-    Failure("oom_foreign", "node|oom-gpu", True, device=True),
+    Failure("oom_foreign", "oom-gpu", True, device=True),
     Failure("illegal_access", "user-code|library-bug", False, device=True),
     Failure("device_assert", "user-code|data", False, device=True),
     Failure("wrong_launch", "user-code|library-bug", False, device=True),

@@ -76,7 +76,7 @@ def test_a_fault_that_only_a_file_of_the_step_tells(make: Callable[..., Post], c
     assert len(told) == 1, post.job_log()
     place = f"({proof['file']}:{proof['line']})"
     assert re.fullmatch(
-        rf"ftrun: [\d-]+ [\d:]+: {run.id} begins: attempt .*, after hardware-gpu: .*{re.escape(place)}; from no checkpoint that ftrun knows: --ft-checkpoint is not set; on n.*",
+        rf"ftrun: [\d-]+ [\d:]+ \S+: {run.id} begins: attempt .*, after hardware-gpu: .*{re.escape(place)}; from no checkpoint that ftrun knows: --ft-checkpoint is not set; on n.*",
         told[0],
     )
     shown = post.ftrun("logs", run.id)

@@ -53,7 +53,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, folder: Path, **known: Any) -> str:
     (run_dir / "submit/context.json").write_text(
         json.dumps({"v": submission_context.VERSION, "cwd": str(folder.parent)})
     )
-    monkeypatch.setattr(common, "load_run", lambda path: run)
+    monkeypatch.setattr(common, "load_run", lambda *_: run)
     return run.id
 
 

@@ -39,7 +39,8 @@ def machine(at_s: float, told: dict[str, str], name: str = "n1") -> NodeEntry:
         (OLD, {**OLD, "serial": "B2"}, True),
         (OLD, {**OLD, "id": "new", "product": "other board", "pci": ""}, False),
         ({"instance": "i-1"}, {"instance": "i-2", "id": "x"}, True),
-        ({"instance": "i-1", "serial": "A"}, {"instance": "i-1", "serial": "B"}, False),
+        ({"instance": "i-1", "serial": "A"}, {"instance": "i-1", "serial": "B"}, True),
+        ({"instance": "i-1", "serial": "A"}, {"instance": "i-2", "serial": "A"}, False),
         ({"uuid": "u1"}, {"uuid": "u2"}, True),
         (IMAGE, {**IMAGE, "product": "ACME X10"}, True),
         (IMAGE, {**IMAGE, "id": "installed anew"}, False),
@@ -177,11 +178,21 @@ def test_a_host_tells_what_any_user_may_read(tmp_path: Path) -> None:
         "id": "f00d",
         "pci": "0000:3b:00.0,0000:5e:00.0",
     }
-    assert machine_text(found) == "ACME X9, instance i-0abc"
+    assert machine_text(found) == "ACME X9, serial B7"
     assert read_identity(str(tmp_path / "nothing")) == {}
     (tmp_path / "etc/machine-id").unlink()
     (tmp_path / "etc/machine-id").mkdir()
     assert "id" not in read_identity(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("source", "counts"), [("gce", True), ("nocloud", False), ("none", False), ("maas", False), ("", False)]
+)
+def test_only_a_cloud_names_an_instance(tmp_path: Path, source: str, counts: bool) -> None:
+    """An installer gives a machine another instance id each time, which must not forgive its strikes."""
+    _put(tmp_path, "run/cloud-init/.instance-id", "4c1d")
+    _put(tmp_path, "run/cloud-init/cloud-id", source)
+    assert read_identity(str(tmp_path)) == ({"instance": "4c1d"} if counts else {})
 
 
 @pytest.mark.parametrize(
