@@ -398,6 +398,7 @@ def _missing(settings: Config, home: str, cluster: Cluster) -> list[Finding]:
         found.append(_reached(settings, sorted(cluster.nodes())))
     except SlurmError as error:
         found.append(Finding("slurmctld", "bad", error.message, "run it where sinfo answers"))
+    found += _listed(settings.text("site-spool"))
     found.append(_running(home))
     kind = doctor.file_system(home)
     if kind in doctor.LOCAL_TYPES:
@@ -406,6 +407,24 @@ def _missing(settings: Config, home: str, cluster: Cluster) -> list[Finding]:
         mend = "set FTRUN_HOME to a folder on a local disk of the service's host"
         found.append(Finding("ledger", "warn", f"{home} lies on {kind or 'an unknown file system'}", mend))
     return found
+
+
+def _listed(spool: str) -> Iterator[Finding]:
+    """Whether this user can list the spool and the folders of users in it, without which no request is seen."""
+    from ftrun.supervisor.cli.doctor import Finding
+    from ftrun.supervisor.nodes.spool import spool_owner, unlisted_folders
+
+    try:
+        closed = unlisted_folders(spool)
+    except FileNotFoundError:
+        return  # told already
+    except OSError as error:
+        mend = f"the service runs as the spool's owner, user {spool_owner(spool)}"
+        yield Finding("spool", "bad", f"{spool}: {error.strerror}", mend)
+        return
+    if closed:
+        why = f"{len(closed)} folders of users cannot be listed, {closed[0]} is one: their requests are not seen"
+        yield Finding("spool", "bad", why, "chmod 0755 each, or run the service as root")
 
 
 def _reached(settings: Config, nodes: list[str]) -> Finding:

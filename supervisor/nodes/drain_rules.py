@@ -134,6 +134,8 @@ ON_PURPOSE = frozenset(
         "reboot_issued", "reboot_requested",
     }
 )  # fmt: skip
+WORN = frozenset({"edac", "gpu-ecc", "gpu-nvlink", "gpu-pcie", "memory", "pcie-aer", "pcie-link"})
+"""Checks of what no job can change: errors of memory and links, lost lanes and memory. No heat, clocks, processes, swap."""
 DRAINABLE = frozenset(fault.value for fault, rule in CLASS_RULES.items() if rule.drain)
 
 
@@ -216,15 +218,15 @@ def control_nodes(
 
 
 def confirm_sick(
-    report: CheckReport, row: NodeRow, peers: Collection[CheckReport], severities: Collection[str] = ("bad",)
+    report: CheckReport, row: NodeRow, peers: Collection[CheckReport], worn: Collection[str] = ()
 ) -> tuple[bool, str]:
-    """Whether the node is sick, and the finding that shows it or the reason why not; `severities`: of the findings
-    that count.
+    """Whether the node is sick, and the finding that shows it or the reason why not; `worn`: the checks of which
+    a degraded finding is enough where a peer answers and does not show it.
     """
     if report.state == "answered" and report.findings:
-        bad = [f for f in report.findings if f.get("severity") in severities]
         seen = [peer for peer in peers if peer.state == "answered" and peer.findings]
-        own = [f for f in bad if not seen or not all(_shows(peer, f, severities) for peer in seen)]
+        bad = [f for f in report.findings if _counts(f, worn if seen else ())]
+        own = [f for f in bad if not seen or not all(_shows(peer, f, worn) for peer in seen)]
         sick = [f for f in own if f.get("fault") in DRAINABLE]
         if sick:
             return True, f"{sick[0].get('check', '')}: {sick[0].get('message', '')}"
@@ -253,10 +255,13 @@ def is_undecided(report: CheckReport, row: NodeRow) -> bool:
     return report.state in AWAY and row.responding and not ON_PURPOSE & {*row.flags, row.state}
 
 
-def _shows(peer: CheckReport, finding: Mapping[str, Any], severities: Collection[str]) -> bool:
-    return any(
-        f.get("check") == finding.get("check") and f.get("severity") in severities for f in peer.findings
-    )
+def _counts(finding: Mapping[str, Any], worn: Collection[str]) -> bool:
+    severity = finding.get("severity")
+    return severity == "bad" or (severity == "degraded" and finding.get("check") in worn)
+
+
+def _shows(peer: CheckReport, finding: Mapping[str, Any], worn: Collection[str]) -> bool:
+    return any(f.get("check") == finding.get("check") and _counts(f, worn) for f in peer.findings)
 
 
 @dataclasses.dataclass(slots=True)

@@ -3,7 +3,8 @@
     <spool>/<id>.req            a credential, by atomic rename, 0644; anybody may put one there
                                 (1733, like /tmp without a list); <id>.rep is a report for the site's ledger
     <spool>/u<uid>/<id>.req     where the cluster has no munge: not signed, in a folder of the user's own in which
-                                nobody else can write, so that the file's owner is who left it
+                                nobody else can write, so that the file's owner is who left it; files
+                                in the spool's root are removed unopened there
     <spool>/answers/<id>.json   the answer, 0644; the service's folder (0711: who knows the id may read)
 
 Anybody may put anything there. So the service opens files through the folder's own descriptor, never
@@ -21,6 +22,7 @@ import itertools
 import json
 import os
 import re
+import secrets
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -31,7 +33,7 @@ from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.nodes.drain_rules import ID, DrainRequest, to_payload
 
 SCHEMA = 1
-SPOOL_MODE, ANSWERS_MODE, OWN_MODE = 0o1733, 0o711, 0o711
+SPOOL_MODE, ANSWERS_MODE, OWN_MODE = 0o1733, 0o711, 0o755  # 0755: a service that is not root lists it
 CREDENTIAL_BYTES_MAX = 16 * 1024
 WAITING_MAX = 200  # requests of one user
 ENTRIES_MAX = 5_000_000  # looked at in one round
@@ -40,6 +42,8 @@ HALF_WRITTEN_S = 3600.0
 HALF_WRITTEN_MAX = 16  # of one user at a time
 ANSWERS_KEPT_S = 7 * 86_400.0
 ANSWERED_WITHIN_S = 7200.0  # a credential is valid for an hour; after two no answer can come
+REMOVED_MAX = 20_000  # entries of unwanted folders in one round
+DEPTH_MAX = 16
 ANSWERS = "answers"
 PUBLIC = "public"  # what the service publishes (store.site_nodes)
 KINDS = ("req", "rep")
@@ -79,6 +83,20 @@ class WaitingRequest:
 def spool_owner(spool: str) -> int:
     """The user who can open the requests. Raises OSError."""
     return os.stat(spool, follow_symlinks=False).st_uid
+
+
+def unlisted_folders(spool: str) -> list[str]:
+    """Users' own folders in the spool that this user cannot list. Raises OSError where it cannot list the spool."""
+    found = []
+    for name in os.listdir(spool):
+        if _OWN_FOLDER.fullmatch(name):
+            try:
+                os.listdir(os.path.join(spool, name))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:
+                found.append(name)
+    return sorted(found)
 
 
 def put_request(spool: str, request_id: str, credential: bytes, kind: str = "req") -> None:
@@ -180,10 +198,10 @@ class Spool:
         """
         by_user: dict[tuple[int, bool], list[WaitingRequest]] = {}
         drafts: dict[int, int] = {}
-        removed = 0
+        removed, left = 0, REMOVED_MAX
         for name, status in self._entries():
             form = _REQUEST.fullmatch(os.path.basename(name))
-            plain = stat.S_ISREG(status.st_mode)
+            plain = stat.S_ISREG(status.st_mode) and (not self._unsigned or "/" in name)
             if form is not None and plain and 0 < status.st_size <= CREDENTIAL_BYTES_MAX:
                 waits = WaitingRequest(name, form.group(1), status.st_uid, status.st_ctime)
                 files = by_user.setdefault((status.st_uid, waits.is_report), [])
@@ -191,8 +209,10 @@ class Spool:
                 if len(files) > WAITING_MAX:
                     removed += self.remove(files.pop().name)
             elif stat.S_ISDIR(status.st_mode):
-                if name not in (ANSWERS, PUBLIC):
+                if "/" in name:
                     self.remove(name)
+                elif name not in (ANSWERS, PUBLIC):
+                    left = self._remove_folder(name, status, left)
             elif not _being_written(os.path.basename(name), status, drafts):
                 removed += self.remove(name)
         turns = [(turn, one.left_s, one) for files in by_user.values() for turn, one in enumerate(files)]
@@ -214,6 +234,18 @@ class Spool:
                     for one in itertools.islice(own, ENTRIES_MAX):
                         with contextlib.suppress(FileNotFoundError):
                             yield f"{entry.name}/{one.name}", one.stat(follow_symlinks=False)
+
+    def _remove_folder(self, name: str, status: os.stat_result, left: int) -> int:
+        """Remove a folder that is nobody's own; how many more entries this round may remove.
+
+        One that bears another user's name stands in that user's way: it loses the name first.
+        """
+        form = _OWN_FOLDER.fullmatch(name) if self._unsigned else None
+        if form is not None and int(form.group(1)) == status.st_uid:
+            return left  # its user makes it right with the next request
+        with contextlib.suppress(OSError):
+            return _removed(self._fd, name if form is None else put_aside(name, self._fd), left, DEPTH_MAX)
+        return left
 
     def _own_folder(self, name: str, status: os.stat_result) -> int | None:
         """A descriptor of a user's own folder; None where it is none, or others may write there."""
@@ -293,6 +325,33 @@ def _closing(fd: int) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def put_aside(name: str, at: int) -> str:
+    """Take a name in the spool from whoever holds it: the spool's owner may. Its new name. Raises OSError."""
+    aside = f".{secrets.token_hex(16)}.aside"
+    os.rename(name, aside, src_dir_fd=at, dst_dir_fd=at)
+    return aside
+
+
+def _removed(at: int, name: str, left: int, depth: int) -> int:
+    """Remove a folder and at most `left` entries in it, by descriptors, no deeper than `depth`; how many are left.
+    What cannot be removed stays.
+    """
+    with contextlib.suppress(OSError):
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        with _closing(fd), os.scandir(fd) as entries:
+            for entry in entries:
+                if left <= 0:
+                    return 0
+                left -= 1
+                if entry.is_dir(follow_symlinks=False):
+                    left = _removed(fd, entry.name, left, depth - 1) if depth > 0 else left
+                else:
+                    with contextlib.suppress(OSError):
+                        os.unlink(entry.name, dir_fd=fd)
+        os.rmdir(name, dir_fd=at)
+    return left
 
 
 def _put(temporary: str, path: str, content: bytes, *, at: int | None = None) -> None:

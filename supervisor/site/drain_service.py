@@ -58,7 +58,7 @@ class _Case:
     key: str
     uid: int
     request: DrainRequest
-    severities: Collection[str] = ("bad",)  # of the findings that count against the node
+    worn: Collection[str] = ()  # checks of which a degraded finding counts against the node
 
 
 def site_dir(home: str) -> str:
@@ -190,10 +190,10 @@ class DrainService:
         request: DrainRequest,
         report: CheckReport,
         peers: list[CheckReport],
-        severities: Collection[str],
+        worn: Collection[str],
     ) -> Answer:
         """Drain a node that runs of several users blame and the check finds sick, within the same limits."""
-        case = _Case(WaitingRequest("", request.id, -1), f"site:{request.id}", -1, request, severities)
+        case = _Case(WaitingRequest("", request.id, -1), f"site:{request.id}", -1, request, worn)
         if case.key not in self._book.taken:
             self.note("taken", key=case.key, uid=-1, id=request.id)
         before = len(self.answers)
@@ -344,7 +344,7 @@ class DrainService:
         if drain_rules.is_undecided(report, row) and self._waits(case, rows):
             self._waiting.add(case.key)  # no answer yet: the next round asks Slurm again
             return
-        sick, why = drain_rules.confirm_sick(report, row, peers, case.severities)
+        sick, why = drain_rules.confirm_sick(report, row, peers, case.worn)
         wrong = "" if sick else why
         wrong = wrong or self._cap(case, rows, partitions) or self._common(case)
         if wrong:

@@ -35,7 +35,6 @@ CHECKS_MAX = 4  # nodes checked in one round
 HOUR_S, A_DAY_S = 3600.0, 86_400.0
 NODES_EVERY_S = 60.0  # how often Slurm is asked for all nodes while some are out or blamed ...
 IDLE_EVERY_S = 300.0  # ... and otherwise
-LOWERED = ("bad", "degraded")  # findings that count against a node that two users blame
 BY_THE_SITE = "site"  # stands for the run in the reason of a drain
 
 
@@ -210,7 +209,7 @@ class SiteService:
         key = f"{one.node}:{one.corroborated_s:.3f}"
         request_id = hashlib.sha256(key.encode()).hexdigest()[:32]
         now_s = self.drains.now()
-        sick, why = drain_rules.confirm_sick(report, row, peers, LOWERED)
+        sick, why = drain_rules.confirm_sick(report, row, peers, drain_rules.WORN)
         if not sick and report.state == "answered" and report.findings:
             until_s = standing.quarantine_until_s(one, now_s, self.rules)
             self._decided(
@@ -226,7 +225,7 @@ class SiteService:
         asked = DrainRequest(
             request_id, "", one.node, "0", BY_THE_SITE, one.classes[0], one.signature, one.corroborated_s
         )
-        answer = self.drains.drain_corroborated(asked, report, list(peers), LOWERED)
+        answer = self.drains.drain_corroborated(asked, report, list(peers), drain_rules.WORN)
         self._decided(
             one, "sick" if answer.verdict in ("drained", "already", "observed", "noted") else "held"
         )

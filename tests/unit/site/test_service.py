@@ -29,7 +29,7 @@ from ftrun.supervisor.site.standing import Event, Report
 from ftrun.supervisor.store import site_nodes
 from tests.unit.site.test_drain_service import AWAY, BAD, SICK, WELL, Cut, Site
 
-WORN = CheckReport("answered", (BAD | {"severity": "degraded"},))
+WORN = CheckReport("answered", (BAD | {"severity": "degraded", "check": "gpu-ecc"},))
 PROJECT = {"ann": "vision", "ben": "speech", "cat": "vision"}
 
 
@@ -108,6 +108,29 @@ def test_a_node_that_two_users_blame_is_checked_and_drained(town: Town) -> None:
     town.engine.advance(61)
     assert town.once() == []
     assert town.placed_last() == []
+
+
+@pytest.mark.parametrize(
+    "check", ["processes", "swap", "gpu-throttle", "gpu-temperature", "gpu-memory", "stranger-load"]
+)
+def test_nobody_has_a_node_drained_by_what_a_job_does_there(town: Town, check: str) -> None:
+    """Zombies, a full swap, a set clock or heat count against a node for a request as little as for two users' blame."""
+    town.truth["n0"] = CheckReport(
+        "answered", (BAD | {"severity": "degraded", "check": check, "fault": "node"},)
+    )
+    for user in ("ann", "ben"):
+        town.tell(user)
+    assert [one.verdict for one in town.once()] == ["reported", "reported", "quarantined"]
+    assert town.ours() == set()
+
+
+def test_a_worn_node_is_drained_only_where_a_peer_is_well(town: Town) -> None:
+    """Without a peer that answers nobody knows whether all nodes of the site show the same."""
+    town.truth = dict.fromkeys(town.nodes, AWAY) | {"n0": WORN}
+    for user in ("ann", "ben"):
+        town.tell(user)
+    assert [one.verdict for one in town.once()] == ["reported", "reported", "quarantined"]
+    assert town.ours() == set()
 
 
 def test_a_node_that_passes_is_placed_last_and_never_drained(town: Town) -> None:
