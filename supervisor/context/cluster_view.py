@@ -13,7 +13,7 @@ from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.policy import policy_input, queue
-from ftrun.supervisor.store import checkpoints
+from ftrun.supervisor.store import attempt_dir, checkpoints
 from ftrun.supervisor.submission import in_allocation
 
 SILENT_FOR_S = 15.0
@@ -119,9 +119,17 @@ def newest_checkpoint(ctx: RunContext) -> str:
     return resumable.newest_by_name(ctx.settings, ctx.run, ctx.cwd)
 
 
-def newer_checkpoint(ctx: RunContext, newest: str) -> str:
-    """`newest` if it is newer than every checkpoint known when this launch began; else ""."""
+def newer_checkpoint(ctx: RunContext, newest: str, *, running_again: bool = False) -> str:
+    """`newest` if it is newer than every checkpoint known when this launch began; else "".
+
+    Where Slurm runs the job again, `newest` may be a save of that later launch, which counts it itself: then what the
+    later launch began from stands for it.
+    """
     run, attempt = ctx.run, ctx.attempt
+    launch = attempt.launch.number
+    later = attempt_dir.next_launch_record(ctx.run_dir, attempt.number, launch) if running_again else None
+    if later is not None:
+        newest = os.path.join(ctx.cwd, later.resume_from) if later.resume_from else ""
     resumed = (
         os.path.join(ctx.cwd, attempt.launch.start.resume_from) if attempt.launch.start.resume_from else ""
     )
