@@ -13,6 +13,7 @@ from ftrun.supervisor.context import cluster_view
 from ftrun.supervisor.model.events import apply
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import State
+from ftrun.supervisor.store import run_dir
 from tests.fake_slurm import faults
 from tests.fake_slurm.cluster import Faults
 from tests.unit.lives import TIMING, Life
@@ -238,3 +239,30 @@ def test_who_cannot_know_whether_slurm_answered_leaves_it_to_a_person(tmp_path: 
     life.live(60)
 
     assert (life.run.state.value, life.run.final_class) == ("stopped", "cancelled")
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_save_of_the_launch_that_runs_again_counts_nothing_for_the_one_before(
+    tmp_path: Path, saved: bool
+) -> None:
+    """A launch judged after Slurm runs the job again has saved what the later launch began from: one save gives back retries once."""
+    life = Life(tmp_path, checkpoint="ckpt/step-*.pt")
+    life.until("running")
+    life.train(1, 5)
+    before, after = life.cwd / "ckpt/step-000010.pt", life.cwd / "ckpt/step-000020.pt"
+    before.parent.mkdir()
+    if saved:
+        before.write_bytes(b"saved")
+    life.say("slurmstepd: error: *** JOB 1 ON n0 CANCELLED AT 2026-01-01T00:00:00 DUE TO JOB REQUEUE ***")
+    faults.requeue(life.engine, 1)
+    while len(life.launches) < 2:
+        life.engine.advance(1)
+    if saved:
+        record = Path(run_dir.attempt_dir(life.run_dir, 1), "launch.1")
+        record.write_text(record.read_text().replace("resume_from=\n", f"resume_from={before}\n"))
+    after.write_bytes(b"saved")
+    life.live(60)
+    life.until("running")
+
+    decided = [record["data"]["checkpoint"] for record in life.records() if record["kind"] == "decided"]
+    assert decided == [str(before) if saved else ""]
