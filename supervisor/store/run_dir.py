@@ -103,6 +103,11 @@ def open_attempt(run_dir: str, attempt: int) -> str | None:
     return path
 
 
+def is_claimed(run_dir: str, attempt: int) -> bool:
+    """Whether the first claim of an attempt is taken; before its sbatch only who closed the attempt took it (P4)."""
+    return os.path.islink(os.path.join(attempt_dir(run_dir, attempt), "claim"))
+
+
 def latest_attempt_number(run_dir: str) -> int:
     """The highest attempt number that exists; 0 where there is none."""
     try:

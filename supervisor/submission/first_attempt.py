@@ -68,7 +68,7 @@ class FirstAttempt:
             },
         )
         if store_run_dir.open_attempt(self.run_dir, 1) is None:
-            raise UserError(f"run {self.id} was given up by a supervisor before it was submitted", 1)
+            raise self._given_up()
         self.journal.append("attempt.opened", attempt=1, excluded=list(spec.exclude))
         self._intend(spec.token_in(self.kept))
 
@@ -98,8 +98,13 @@ class FirstAttempt:
         return planned(())
 
     def submit(self) -> int:
-        """Call sbatch once and record the result. Returns the exit status; `job` is "" if there is no job."""
+        """Call sbatch once and record the result. Returns the exit status; `job` is "" if there is no job.
+
+        Raises UserError where a supervisor gave the run up while this process was suspended: the job could never start.
+        """
         assert self.plan is not None
+        if store_run_dir.is_claimed(self.run_dir, 1):
+            raise self._given_up()
         env = {key: value for key, value in self.asked.raw_env.items() if key != b"SBATCH_WAIT"}
         stdin = os.open(self.plan.path, os.O_RDONLY) if self.plan.stdin else None
         try:
@@ -114,6 +119,10 @@ class FirstAttempt:
         if found is not None:
             return self._done(*found)
         return self._unclear(ended)
+
+    def _given_up(self) -> UserError:
+        reason = f"run {self.id} was given up by a supervisor before it was submitted: submit it again"
+        return UserError(reason, 1)
 
     def _done(self, job: str, cluster: str, exit_code: int = 0) -> int:
         assert self.journal is not None

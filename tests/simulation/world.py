@@ -762,6 +762,11 @@ class World:
 
             return deed
 
+        def intend() -> bool:
+            """A supervisor may have given the run up; nobody can look at the very moment of the sbatch that follows."""
+            note("submit.intended", attempt=1, token=f"{token}:1")()
+            return not run_dir.is_claimed(self.run_dir, 1)
+
         def call() -> bool:
             request = submission_plan.request_for(self.run_dir, submission_plan.AttemptSpec(1))
             try:
@@ -779,7 +784,7 @@ class World:
         yield note("run.created", name="train", token=token, settings=self._settings)
         yield lambda: run_dir.open_attempt(self.run_dir, 1) is not None
         yield note("attempt.opened", attempt=1)
-        yield note("submit.intended", attempt=1, token=f"{token}:1")
+        yield intend
         yield call
         if heard:
             yield note("submit.done", attempt=1, job=heard[0].job_id, cluster="memory")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ import pytest
 from ftrun.slurm.client.directives import directives
 from ftrun.slurm.client.options import split
 from ftrun.supervisor.config import settings
-from ftrun.supervisor.model.errors import SubmitImpossible
+from ftrun.supervisor.model.errors import SubmitImpossible, UserError
+from ftrun.supervisor.store import attempt_dir, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
-from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import plan, sbatch_process
+from ftrun.supervisor.submission.first_attempt import FirstAttempt
 from ftrun.supervisor.submission.plan import AttemptSpec, SbatchCall, request_for
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions, directive_lines
 
@@ -339,3 +341,31 @@ def test_no_kill_is_read_as_sbatch_reads_it(said: str, goes_on: bool) -> None:
     known["settings"]["nodes"] = "2-4"
     given = SbatchOptions(split(["-N4", f"--no-kill={said}", "job.sh"]), [split([])], {})
     assert plan.survives_node_loss(known, given) is goes_on
+
+
+# ---------------------------------------------------------------------- a submission that was suspended
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_submission_that_was_given_up_meanwhile_calls_no_sbatch(tmp_path: Path, closed: bool) -> None:
+    """P4: a supervisor closes what stands still before its sbatch; whoever goes on then is told, and makes no job that could never start."""
+    called = tmp_path / "called"
+    sbatch = tmp_path / "sbatch"
+    refused = "sbatch: error: Batch job submission failed: Invalid partition name specified"
+    sbatch.write_text(f"#!/bin/sh\ntouch {called}\necho '{refused}' >&2\nexit 1\n")
+    sbatch.chmod(0o700)
+    folder = store_run_dir.create_run(str(tmp_path / "home"), "train")
+    asked: Any = SimpleNamespace(
+        raw_env={b"PATH": os.environb[b"PATH"]}, sbatch=str(sbatch), kept=lambda *_: {}
+    )
+    run = FirstAttempt(asked, str(tmp_path / "home"), folder)
+    run.plan = SbatchCall((), b"", "", stdin=False)
+    store_run_dir.open_attempt(folder, 1)
+    if closed:
+        assert attempt_dir.close_attempt(folder, 1, 1, started=False) is None
+        with pytest.raises(UserError, match="submit it again"):
+            run.submit()
+    else:
+        assert run.submit() == 1
+
+    assert called.exists() is not closed
