@@ -330,14 +330,28 @@ class Laws:
         return any(self.world.mended_s.get(node, 0.0) >= known_s for node in start.nodes)
 
     def _grows(self, start: Start) -> bool:
-        """More nodes are there for it, and what it has done is saved but for what was made since the last look."""
+        """More nodes are there for it, and what it had done was saved but for what was made since the last look.
+
+        It may go on for long after the end was announced, where Slurm answers no cancel of its steps in time: such a cancel may
+        have reached one of them, or reach it later. So nobody could take the end back, and what is made meanwhile counts nothing.
+        """
         told = [r for r in self.agent_records(start) if r["kind"].startswith(("grow.", "companion."))]
         begun = any(r["kind"] == "grow.begun" and r["start"] == start.number for r in told)
         there = {node for r in told if r["kind"] == "companion.here" for node in r["data"]["nodes"]}
         more = {*start.launch.job.nodes, *there} - {*start.nodes}
         saved = max((step for step, _ in self.whole.values()), default=0)
-        little = start.step - saved <= 1 + LOOK_TAKES_S / self.world.plan.step_s
+        late_s = LOOK_TAKES_S + self._unanswered_s(start)
+        little = start.step - saved <= 1 + late_s / self.world.plan.step_s
         return begun and little and bool(more) and bool(self.world.plan.least)
+
+    def _unanswered_s(self, start: Start) -> float:
+        """For how long a cancel of the steps of a start has been announced that no step of it has felt."""
+        announced = [
+            record["at"]
+            for record in self.agent_records(start)
+            if record["kind"] == "steps.cancel.intended" and record["start"] == start.number
+        ]
+        return self.world.clock.now() - announced[-1] if announced else 0.0
 
     def _moved_off(self, start: Start) -> bool:
         """Somebody else drains a node of it, and what it has done is saved but for what was made since the last look."""
