@@ -313,7 +313,7 @@ class Cluster(Protocol):
         """Partitions by name in one call."""
 
     def topology(self) -> Topology:
-        """Which nodes share a switch or a block; empty where the cluster has no topology. Asked once an hour at most."""
+        """Which nodes share a switch or a block, as told last; empty where nobody knows. A hint: it never raises."""
 
     def facts(self) -> ClusterFacts:
         """Name, version and the settings that decisions depend on."""

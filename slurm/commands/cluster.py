@@ -8,6 +8,7 @@ and that failed quickly; effects are never repeated here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -42,6 +43,7 @@ JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
 _QUICK_S = 3.0  # a failure that took longer is not retried: the caller polls anyway
 _PING_S = 10.0
 _TOPOLOGY_KEPT_S = 3600.0
+_TOPOLOGY_AGAIN_S = 60.0  # when it was not told
 _WAITS = frozenset({"Resources", "Priority"})
 
 
@@ -63,8 +65,8 @@ class CommandCluster:
         self._timeout_s = timeout_s
         self._submit_timeout_s = submit_timeout_s
         self._user = user if user is not None else pwd.getpwuid(os.geteuid()).pw_name
-        self._topology: Topology | None = None
-        self._topology_s = 0.0
+        self._topology = Topology()
+        self._topology_due_s = 0.0
 
     def submit(self, request: SubmitRequest) -> Submitted:
         """One sbatch, in exactly the request's context (see `Cluster.submit`). `request.argv` must not ask
@@ -147,10 +149,13 @@ class CommandCluster:
         return parse.parse_partitions(self._read(["scontrol", "-a", "-o", "show", "partition"]).stdout)
 
     def topology(self) -> Topology:
-        """What the controller's topology plugin knows. It changes by a reconfiguration only."""
-        if self._topology is None or time.monotonic() - self._topology_s > _TOPOLOGY_KEPT_S:
-            shown = self._read(["scontrol", "show", "topology"], accept=has_no_topology).stdout
-            self._topology, self._topology_s = parse_topology(shown), time.monotonic()
+        """What the controller's topology plugin knows, or told last. It changes by a reconfiguration only."""
+        if time.monotonic() >= self._topology_due_s:
+            kept_s = _TOPOLOGY_AGAIN_S
+            with contextlib.suppress(SlurmError):  # a site may hide it: that holds up nobody
+                shown = self._ask(Call.READ, ["scontrol", "show", "topology"], has_no_topology).stdout
+                self._topology, kept_s = parse_topology(shown), _TOPOLOGY_KEPT_S
+            self._topology_due_s = time.monotonic() + kept_s
         return self._topology
 
     def reserved(self, name: str) -> tuple[str, ...]:

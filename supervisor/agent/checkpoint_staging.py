@@ -87,8 +87,7 @@ class StagingCoordinator:
             return
         leaves: Mapping[str, Sequence[str]] = {}
         if len(started.nodes) > 1:
-            with contextlib.suppress(SlurmError):
-                leaves = self.ctx.cluster.topology().leaves
+            leaves = self.ctx.cluster.topology().leaves
         pairs = staging.pair_nodes(started.nodes, leaves, self._pairs)
         if pairs != self._pairs:
             self._pairs = pairs

@@ -330,8 +330,7 @@ class Companions:
             node_reports.set_aside_reports(
                 self.ctx.where.run_dir, self.ctx.where.attempt, back, str(one.number)
             )
-        with contextlib.suppress(SlurmError):
-            nodes = by_leaf(nodes, self.ctx.cluster.topology())
+        nodes = by_leaf(nodes, self.ctx.cluster.topology())
         one.state, one.nodes = READY, nodes
         if one.ahead:
             self.ctx.coming = (Span(one.job, nodes),)

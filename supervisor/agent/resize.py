@@ -10,12 +10,11 @@ fault may come back when a new job of the run could use them too, that is when t
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.slurm.client.topology import Topology, whole_segments
+from ftrun.slurm.client.topology import whole_segments
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.agent import allocation, companion_jobs, start_monitor, stop_start
 from ftrun.supervisor.agent.companion_jobs import READY, WAITING, Companion, Companions
@@ -75,7 +74,6 @@ class GrowMonitor:
         self._outside: frozenset[str] = (
             frozenset()
         )  # nodes that a companion must not have, for whole segments
-        self._topology = Topology()
         self._min_stay_s = number_of(settings, "grow-min-interval")
         self._every_s = min(LOOK_EVERY_S, max(2.0, self._min_stay_s / 4.0))
         self._next_s = self._sight_s = ctx.clock.mono_s()
@@ -195,7 +193,6 @@ class GrowMonitor:
         now_s = ctx.clock.now_s()
         view = allocation.view_cluster(ctx, dict(self._settings), run)
         found = sorted(view.idle - {*ctx.nodes, *run.excluded_at(now_s)})
-        self._topology = view.topology
         if self._unit:
             found = list(self._whole(found, most=scene.sizes.full - scene.size - scene.free))
             self._outside = frozenset(view.partition) - frozenset(found)
@@ -224,10 +221,7 @@ class GrowMonitor:
 
     def _whole(self, nodes: Sequence[str], most: int = SIZES_MAX) -> tuple[str, ...]:
         """As many of these nodes as make whole segments, `most` at most."""
-        if not self._topology:
-            with contextlib.suppress(SlurmError):
-                self._topology = self._ctx.cluster.topology()
-        segments = whole_segments(nodes, self._unit, self._topology)
+        segments = whole_segments(nodes, self._unit, self._ctx.cluster.topology())
         return tuple(node for segment in segments[: most // self._unit] for node in segment)
 
     def _run(self) -> Run | None:

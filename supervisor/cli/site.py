@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -288,7 +288,7 @@ def nodes(
 
     with _ledger() as (database, cluster):
         now_s = time.time()
-        found = service.read_standings(database, now_s, _domains(cluster), standing.SiteRules())
+        found = service.read_standings(database, now_s, cluster.topology().leaves, standing.SiteRules())
         if node:
             _print_node(node, found.get(node, standing.Standing(node)), database, json=json)
             return
@@ -335,15 +335,6 @@ def _ledger() -> Iterator[tuple[SiteDatabase, Cluster]]:
             yield database, cluster
     except DatabaseError as error:
         raise UserError(str(error), 1) from None
-
-
-def _domains(cluster: Cluster) -> Mapping[str, tuple[str, ...]]:
-    from ftrun.slurm.client.errors import SlurmError
-
-    try:
-        return cluster.topology().leaves
-    except SlurmError:
-        return {}
 
 
 def _told(one: Standing, now_s: float) -> bool:

@@ -144,9 +144,9 @@ class SiteService:
             return
         self._rows = self.drains.cluster.nodes()
         self._asked_s = now_s
+        self._domains = self.drains.cluster.topology().leaves
         if self._out is None:
             self._out = {one.node for one in self._folded(now_s).values() if one.out}
-            self._domains = self.drains.cluster.topology().leaves
         out = {name: row for name, row in self._rows.items() if row.drained}
         stamp = f"{now_s:.0f}"
         events = [

@@ -30,7 +30,7 @@ from ftrun.slurm.client.cluster import (
     SubmitRequest,
     Submitted,
 )
-from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
+from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
 from ftrun.slurm.client.parse import clean_dependency, has_token
 from ftrun.slurm.client.topology import Topology, topology_of
 from ftrun.slurm.records import replace
@@ -192,9 +192,11 @@ class MemoryCluster:
         }
 
     def topology(self) -> Topology:
-        """The switches of the engine."""
-        self._reading()
-        return topology_of("tree", self.engine.switches)
+        """The switches of the engine; none while it does not answer."""
+        with suppress(SlurmError):
+            self._reading()
+            return topology_of("tree", self.engine.switches)
+        return Topology()
 
     def facts(self) -> ClusterFacts:
         """What it says of itself."""
