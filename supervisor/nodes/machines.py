@@ -31,10 +31,13 @@ REASONS_OF_OTHERS = (
     ("action:reboot", "HyperPod reboots this machine"),
     ("[node_problem]", "Soperator has taken this node and may replace its machine"),
     ("[hardware_problem]", "Soperator has taken this node and may replace its machine"),
-    ("[user_problem]", "Soperator has taken this node"),
-    ("[compute_maintenance]", "Soperator has taken this node for maintenance"),
+    ("[compute_maintenance]", "Soperator replaces or reboots this machine"),
+    ("[user_problem]", "Soperator has taken this node, and a person has to mend something on it"),
+    ("[software_problem]", "Soperator has taken this node, and a person has to mend something on it"),
 )
-"""How drain reasons of others begin, in lower case, and what they mean."""
+"""How drain reasons of others begin, in lower case, and what they mean. Soperator's are those of nebius/soperator
+(internal/consts, and its document on passive checks); old releases write `[node_problem] compute_maintenance`.
+"""
 
 
 def parse_identity(told: object) -> dict[str, str]:

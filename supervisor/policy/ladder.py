@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
+from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.client.topology import is_whole, whole_segments
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config.node_counts import Sizes, whole_units
@@ -172,7 +173,8 @@ class LadderInput:
     def spares(self) -> tuple[str, ...]:
         """The spares that may take a place now."""
         bad = {*self.place.active, *self.place.aside, *self.case.culprits, *self.ruling.decision.exclude}
-        return tuple(node for node in self.place.spares if node in self.place.nodes and node not in bad)
+        held = frozenset(self.place.nodes)  # thousands of nodes
+        return tuple(node for node in self.place.spares if node in held and node not in bad)
 
     @property
     def doubtful(self) -> frozenset[str]:
@@ -182,7 +184,8 @@ class LadderInput:
     @property
     def segments(self) -> tuple[tuple[str, ...], ...]:
         """The segments of the next start, () for each that spares cannot make whole."""
-        spares = sorted(self.spares, key=lambda node: node in self.doubtful)
+        doubtful = self.doubtful
+        spares = sorted(self.spares, key=lambda node: node in doubtful)
         active = in_rank_order(self.place.active, self.place.nodes)
         topology = self.case.cluster.topology
         return mend_segments(active, set(self.blamed), spares, self.place.segment, topology)
@@ -223,9 +226,7 @@ def companion_objection(ask: LadderInput, *, may_shrink: bool) -> str:
     if may_shrink and place.idle is None:
         return "nobody knows how many nodes are idle, and the run may go on smaller at once"
     if may_shrink and place.idle is not None and place.idle < missing_count(ask):
-        return (
-            f"{_nodes(missing_count(ask))} wanted, {place.idle} idle, and the run may go on smaller at once"
-        )
+        return f"{_are(missing_count(ask), 'node')} wanted, {place.idle} idle, and the run may go on smaller at once"
     return ""
 
 
@@ -248,7 +249,7 @@ def shrink_objection(ask: LadderInput, *, companion: bool) -> str:
         whole = (
             f", {sum(map(bool, ask.segments))} segments of {place.segment} are whole" if place.segment else ""
         )
-        return f"no valid size is left: {_nodes(left)} well{whole}, the smallest size is {sizes.all[0]}"
+        return f"no valid size is left: {_are(left, 'node')} well{whole}, the smallest size is {sizes.all[0]}"
     if not set(shrunk_nodes(ask)) - place.lent:
         return _NONE_OF_ITS_OWN
     out = {*place.aside, *bad}
@@ -262,7 +263,9 @@ def shrink_objection(ask: LadderInput, *, companion: bool) -> str:
         and place.idle >= wanted
         and not place.others_wait
     ):
-        return f"a new job at full size would begin at once: {_nodes(place.idle)} idle, nobody else waits"
+        return (
+            f"a new job at full size would begin at once: {_are(place.idle, 'node')} idle, nobody else waits"
+        )
     return ""
 
 
@@ -297,7 +300,8 @@ def companion_segment(ask: LadderInput) -> tuple[tuple[str, ...], tuple[str, ...
     if sum(not segment for segment in segments) != 1:
         return own, ()
     away = {*place.nodes, *ask.ruling.decision.exclude, *ask.case.run.excluded_at(ask.case.now_s)}
-    idle = sorted(ask.case.cluster.idle - away, key=lambda node: (node in ask.case.below_switch, node))
+    last = frozenset(ask.case.below_switch)
+    idle = sorted(ask.case.cluster.idle - away, key=lambda node: (node in last, node))
     active, bad = in_rank_order(place.active, place.nodes), set(ask.blamed)
     at = segments.index(()) * place.segment
     well = tuple(node for node in active[at : at + place.segment] if node not in bad)
@@ -350,8 +354,8 @@ def _no_batch_node(ask: LadderInput) -> str:
     return f"{place.batch_node}, where the script runs, is gone" if gone else ""
 
 
-def _nodes(number: int) -> str:
-    return "1 node is" if number == 1 else f"{number} nodes are"
+def _are(number: int, noun: str) -> str:
+    return f"{counted(number, noun)} {'is' if number == 1 else 'are'}"
 
 
 def choose_action(
@@ -429,10 +433,9 @@ def _against_swap(ask: LadderInput) -> str:
         return "every node is blamed: the job or the cluster, not a node"
     why = f" ({ask.place.spares_off})" if ask.place.spares_off else ""
     if ask.place.segment and not _are_covered(ask):
-        count = f"{len(spares)} {'spare' if len(spares) == 1 else 'spares'}"
-        return f"{count} would not make each segment of {ask.place.segment} nodes whole{why}"
+        return f"{counted(len(spares), 'spare')} would not make each segment of {ask.place.segment} nodes whole{why}"
     if not ask.place.segment and len(spares) < len(bad):
-        return f"{_spares(len(bad))} wanted, {len(spares)} usable{why}"
+        return f"{_are(len(bad), 'spare')} wanted, {len(spares)} usable{why}"
     return ""
 
 
@@ -528,9 +531,7 @@ def _changed(ask: LadderInput, rung: Rung) -> tuple[tuple[str, ...], str]:
         without = f" without {', '.join(bad)}" if bad else ""
         return nodes, f"on with {len(nodes)} of {len(ask.place.active)} nodes{without}"
     if rung is Rung.COMPANION:
-        missing = missing_count(ask)
-        nodes_asked = f"{missing} {'node' if missing == 1 else 'nodes'}"
-        told = f"{nodes_asked} from a companion job in the place of {', '.join(bad)}"
+        told = f"{counted(missing_count(ask), 'node')} from a companion job in the place of {', '.join(bad)}"
         return _staying(ask), told
     nodes, _ = with_spares(ask)
     before = frozenset(ask.place.active)  # thousands of nodes
@@ -572,7 +573,3 @@ def _spend(ask: LadderInput, rung: Rung) -> dict[str, int]:
     for key in (f"{rung.value}:{name}" if name else rung.value for name in sorted(over)):
         used[key] = used.get(key, 0) + 1
     return used
-
-
-def _spares(number: int) -> str:
-    return "1 spare is" if number == 1 else f"{number} spares are"

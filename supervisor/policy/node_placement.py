@@ -3,7 +3,8 @@
 A node is excluded when its class says so and the diagnosis names it, never a node outside the attempt.
 Evidence from the log alone may exclude but never drains, because users write logs. Exclusions stay under a
 cap, so that the job stays schedulable; the newest culprit has priority over the oldest. Where nodes of one switch fail
-together, the switch is suspected: no node is excluded or drained for it, and other switches' nodes are tried first.
+together, the switch is suspected: other switches' nodes are tried first, and only nodes with a proven fault of their own
+are excluded or drained.
 """
 
 from __future__ import annotations
@@ -31,16 +32,14 @@ def add_node_decisions(case: PolicyInput, decision: Decision) -> Decision:
         drain_notes = (f"the site's service is asked to drain {', '.join(ask)}",)
     avoid = _to_avoid(case, exclude)
     if case.switch is not None:
-        avoid = tuple(dict.fromkeys((*avoid, *case.below_switch)))
+        avoid = _away_from_switch(case, exclude, avoid)
         notes = (*notes, case.switch.sentence)
-    reason = decision.reason
+    reason = decision.reason + (f"; without {', '.join(exclude)}" if exclude else "")
     if case.switch is not None:
         reason += f"; away from {case.switch.name} as far as other nodes are idle"
-    elif exclude:
-        reason += f"; without {', '.join(exclude)}"
-    elif avoid:
+    elif avoid and not exclude:
         reason += f"; on other nodes first{'' if len(avoid) == len(case.attempt.nodes) else ', as far as they are idle'}"
-    elif CLASS_RULES[case.diagnosis.fault].elsewhere and case.cluster.partition:
+    elif not exclude and CLASS_RULES[case.diagnosis.fault].elsewhere and case.cluster.partition:
         reason += "; too few other nodes are idle to go elsewhere"
     return replace(
         decision,
@@ -78,7 +77,7 @@ def nodes_to_exclude(
     cap: float = 1.0,
 ) -> tuple[str, ...]:
     """The nodes for --exclude of the next attempt: as many as leave it enough to run on, the blamed ones
-    first.
+    first, and in the order given.
 
     An elastic run can do without a bad node by going on smaller, but not without one that is only avoided.
     Slurm starts nothing on a silent node, so that one is dropped from the list first. Nodes that other runs
@@ -86,7 +85,7 @@ def nodes_to_exclude(
     `cap`, a share of the partition.
     """
     avoided, excluded = tuple(avoided), tuple(excluded)
-    wanted = tuple(dict.fromkeys((*sorted(excluded), *sorted(avoided), *sorted(silent))))
+    wanted = tuple(dict.fromkeys((*excluded, *avoided, *sorted(silent))))
     if not cluster.partition:
         return tuple(sorted(wanted))
     usable = cluster.available | cluster.lost  # a lost node comes back by itself, a drained one does not
@@ -116,7 +115,7 @@ def _to_exclude(case: PolicyInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
     rule = CLASS_RULES[case.diagnosis.fault].exclude
     if not case.culprits or rule == "never" or case.diagnosis.opinion is not None:
         return (), notes
-    if case.switch is not None:
+    if case.switch is not None and not case.proven:
         return (), notes
     if len(case.culprits) == len(case.attempt.nodes) > 1:
         return (), (*notes, "every node of the attempt is affected: the job or the cluster, not a node")
@@ -209,6 +208,21 @@ def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
         kept = sorted(usable, key=lambda node: node in suspects)[:wanted]
         if len(kept) == wanted:
             stays = frozenset(kept)
-            return tuple(node for node in mine if node not in stays)
+            return tuple(sorted((n for n in mine if n not in stays), key=lambda node: node not in suspects))
     few = (guessed or rule.exclude == "never") and len(suspects) < max(2, len(mine))
     return case.culprits if few and len(others) + len({*usable} - suspects) >= needed else ()
+
+
+def _away_from_switch(case: PolicyInput, exclude: Sequence[str], avoid: Sequence[str]) -> tuple[str, ...]:
+    """The culprits, the nodes below the suspected switch, and those to avoid anyway: the first of them, as far as enough
+    other nodes are idle. A node that is not free costs nothing.
+    """
+    mine, out = set(case.attempt.nodes), {*exclude, *case.run.excluded_at(case.now_s)}
+    free = (case.cluster.idle | (mine & case.cluster.available) - case.cluster.lost) - out
+    left = len(free) - case.cluster.size_of_start(len(free))
+    found: list[str] = []
+    for node in dict.fromkeys((*case.culprits, *case.below_switch, *avoid)):
+        if node not in out and (node not in free or left > 0):
+            found.append(node)
+            left -= node in free
+    return tuple(found)

@@ -37,6 +37,11 @@ ALIKE = (
 
 PROOF_SOURCES = frozenset({Source.SLURM, Source.KERNEL, Source.CHECK})
 EXCLUDE_SOURCES = PROOF_SOURCES | {Source.REPORT}  # enough to exclude a node from this run, not to drain it
+OWN_SOURCES = frozenset({Source.CHECK, Source.KERNEL, Source.COUNTER, Source.BMC})
+"""What proves a fault of a node whatever its switch does. Slurm also loses the healthy nodes below a dead switch."""
+
+SWITCH_FAULTS = frozenset({FaultClass.NODE, FaultClass.NETWORK, FaultClass.HANG, FaultClass.UNKNOWN})
+"""Classes that a switch can cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,8 @@ class PolicyInput:
     the run must not begin from nothing; `own_checkpoints`: the run itself wrote all that would be lost. `step` is the
     highest step seen in this launch, or the one at which it diverged; `checkpoint` the newest complete
     checkpoint if it is newer than the best known before, else "". `running_again`: Slurm has already started
-    the requeued job; `unseen` is the run's folder if the nodes of the job never saw it.
+    the requeued job; `unseen` is the run's folder if the nodes of the job never saw it. `switch` is the switch that the
+    blamed nodes have in common, with those that failed alike in the run's last minutes; computed once.
     """
 
     run: Run
@@ -175,6 +181,10 @@ class PolicyInput:
         False  # Slurm requeued the job, and puts it first (--requeue=expedite) unless it holds it
     )
     asked: AskedResource | None = None  # what the job ran out of, where `escalate` may ask for more
+    switch: SwitchSuspicion | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "switch", self._suspected_switch())
 
     @property
     def trained_s(self) -> float:
@@ -300,9 +310,12 @@ class PolicyInput:
         return tuple(node for node in self.diagnosis.nodes if node in self.attempt.nodes)
 
     @property
-    def switch(self) -> SwitchSuspicion | None:
-        """The switch that the blamed nodes have in common, with those that failed alike in the run's last minutes."""
-        if not self.culprits or not self.cluster.topology:
+    def proven(self) -> bool:
+        """Whether the culprits have a fault of their own, whatever their switch does."""
+        return bool(OWN_SOURCES.intersection(self.diagnosis.sources))
+
+    def _suspected_switch(self) -> SwitchSuspicion | None:
+        if not self.cluster.topology or self.diagnosis.fault not in SWITCH_FAULTS or not self.culprits:
             return None
         lately = (
             one.nodes

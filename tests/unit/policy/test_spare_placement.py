@@ -19,10 +19,12 @@ from ftrun.supervisor.model.errors import SettingError
 from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd, Run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import Source
+from ftrun.supervisor.policy import policy_input
 from ftrun.supervisor.policy.correlated_failures import CHANCE_MAX, suspect_switch
 from ftrun.supervisor.policy.decide import decide
 from ftrun.supervisor.policy.ladder import AllocationState, RecoveryStep, choose_action
-from ftrun.supervisor.policy.policy_input import PolicyInput, PolicyLimits
+from ftrun.supervisor.policy.node_placement import nodes_to_exclude
+from ftrun.supervisor.policy.policy_input import ClusterView, PolicyInput, PolicyLimits
 from ftrun.supervisor.policy.spare_placement import are_in_rows, mend_segments, substitute_nodes
 from tests.unit.cases import F, cluster, diagnosis, incident
 
@@ -39,10 +41,11 @@ PAIRS = tree("n1 n2", "n3 n4", "n5 n6", "n7 n8")
 
 
 def case(topology: Topology, blamed: str, nodes: str, idle: str = "", **more: Any) -> PolicyInput:
-    """Nodes of a job are lost for sure."""
+    """Nodes of a job are lost for sure, of class `fault` and by `sources`."""
     attempt = Attempt(1, NOW - 1000, nodes=tuple(nodes.split()), launch=Launch(end=LaunchEnd(state="FAILED")))
     history = Run("r-0001", State.SETTLING, attempts=(attempt,), incidents=more.pop("incidents", ()))
-    found = diagnosis(F.NODE, nodes=tuple(blamed.split()), sources=(Source.SLURM,), **more)
+    fault, sources = more.pop("fault", F.NODE), more.pop("sources", (Source.SLURM,))
+    found = diagnosis(fault, nodes=tuple(blamed.split()), sources=sources, **more)
     view = cluster(
         nodes_needed=4, topology=topology, idle=frozenset(idle.split()), lost=frozenset(blamed.split())
     )
@@ -54,7 +57,8 @@ def move(what: PolicyInput, active: str, spares: str = "", **place: Any) -> Reco
     own = {"spares": 2, "nodes": "2-8:2" if place.get("sizes") else ""}
     rungs = rung_rules_from({**settings.defaults(), **own})
     names = tuple(sorted({*active.split(), *spares.split()}))
-    where = AllocationState(names, tuple(active.split()), tuple(spares.split()), batch_node="n1", **place)
+    place = {"batch_node": "n1", **place}
+    where = AllocationState(names, tuple(active.split()), tuple(spares.split()), **place)
     return choose_action(what, decide(what), rungs, where, {})
 
 
@@ -276,6 +280,88 @@ def test_a_suspected_switch_costs_no_node_an_exclusion_or_a_drain() -> None:
     assert any("s0 is suspected" in note for note in found.notes)
     alone = decide(replace(what, diagnosis=replace(what.diagnosis, nodes=ALL[:1]))).decision
     assert alone.exclude == ALL[:1]
+
+
+WIDE = tree(*(" ".join(f"w{rack:02}n{i}" for i in range(4)) for rack in range(16)))
+MANY = tuple(WIDE.paths)
+HURT = MANY[2:4]  # of 64 nodes in racks of 4: two of one rack are 4.8 % of the pairs
+
+
+def placed(fault: F, *sources: Source, leave: int = 4, **more: Any) -> tuple[PolicyInput, ClusterView]:
+    """Two nodes of one rack fail, and all but `leave` of the 64 are needed."""
+    what = case(WIDE, " ".join(HURT), " ".join(MANY), fault=fault, sources=sources, **more)
+    view = replace(
+        what.cluster, partition=MANY, available=frozenset(MANY), may_drain=True, nodes_needed=64 - leave
+    )
+    return replace(what, cluster=view, limits=PolicyLimits(drain_cap=0.5)), view
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("fault", [F.HARDWARE_GPU, F.HARDWARE_OTHER])
+def test_no_switch_takes_a_device_off_the_bus(fault: F, at_once: bool) -> None:
+    """The nodes are left out and drained, and no neighbour in their place."""
+    what, view = placed(fault, Source.CHECK)
+    if not at_once:
+        before = incident(fault, attempt=0, nodes=HURT[:1], ended_at_s=NOW - 100)
+        run, found = replace(what.run, incidents=(before,)), replace(what.diagnosis, nodes=HURT[1:])
+        what = replace(what, run=run, diagnosis=found)
+    blamed = what.diagnosis.nodes
+    decision = decide(what).decision
+    assert what.switch is None
+    assert (decision.exclude, decision.drain) == (blamed, blamed)
+    assert nodes_to_exclude(view, decision.exclude, decision.avoid, ()) == blamed
+
+
+@pytest.mark.parametrize("source", [Source.CHECK, Source.KERNEL])
+@pytest.mark.parametrize("fault", [F.NODE, F.NETWORK])
+def test_a_suspected_switch_protects_no_proven_node(fault: F, source: Source) -> None:
+    """Slurm loses each node below a dead switch; a check or a kernel's log speaks of its own node alone."""
+    what, _ = placed(fault, source, Source.SLURM)
+    decision = decide(what).decision
+    assert what.switch is not None
+    assert decision.exclude == HURT
+    assert decision.drain == (HURT if fault is F.NODE else ())
+    assert set(decision.avoid) == {*WIDE.leaves["s0"]} - {*HURT}
+    assert f"without {', '.join(HURT)}; away from s0" in decision.reason
+
+
+@given(st.integers(0, 6))
+def test_where_few_nodes_can_be_left_out_the_culprits_come_first(leave: int) -> None:
+    """Not their neighbours below the switch, whatever their names are."""
+    what, view = placed(F.NODE, Source.SLURM, leave=leave)
+    avoid = decide(what).decision.avoid
+    assert set(avoid[:2]) == set(HURT)
+    named = nodes_to_exclude(view, (), avoid, ())
+    assert len(named) == min(leave, 4)
+    assert set(named) <= set(HURT) or set(named) > set(HURT)
+
+
+def test_the_run_waits_for_no_node_to_be_away_from_a_switch() -> None:
+    """Neighbours are avoided as far as other nodes are idle; a node that is not free costs nothing."""
+    what, view = placed(F.NETWORK, Source.LOG, leave=3)
+    for busy in (0, 1, 2):
+        usable = frozenset(MANY[: 64 - busy])
+        avoid = decide(replace(what, cluster=replace(view, available=usable))).decision.avoid
+        assert len(usable.difference(avoid, view.lost)) >= min(61, len(usable - view.lost))
+        assert set(HURT) <= set(avoid)
+
+
+def test_a_case_suspects_its_switch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each node that is compared, of thousands: counted, through the decision and the ladder."""
+    asked = []
+
+    def counting(*given: Any) -> Any:
+        asked.append(given)
+        return suspect_switch(*given)
+
+    monkeypatch.setattr(policy_input, "suspect_switch", counting)
+    idle = " ".join(f"x{i}" for i in range(64))
+    wide = tree(*(" ".join(nodes) for nodes in WIDE.leaves.values()), idle)
+    what = case(wide, " ".join(HURT), " ".join(MANY), idle)
+    assert what.switch is not None
+    found = move(what, " ".join(MANY), segment=4, idle=64, batch_node=MANY[0])
+    assert (found.rung, len(found.within)) == (Rung.COMPANION, 4)
+    assert len(asked) == 1
 
 
 def test_failures_within_minutes_count_as_one() -> None:
