@@ -173,7 +173,8 @@ class _RollCall:
                 continue
             missing = tuple(node for node in missing if node not in self._ask.lost)
             self._investigate(missing)
-            if all(self._is_given_up(node) for node in missing) and self._others_done:
+            given_up = [self._is_given_up(node) for node in missing]  # each is judged in each round
+            if all(given_up) and self._others_done:
                 break
         return self._result()
 
@@ -260,8 +261,8 @@ class _RollCall:
     def _is_judged(self, node: str) -> bool:
         assert self._ask.judge is not None
         first, *again = self._asked
-        if self._missing_too_many() and first.is_quiet(self._ask.quiet_s):
-            return True
+        if self._missing_too_many():
+            return first.is_quiet(self._ask.quiet_s)
         own = [one for one in again if node in one.question.nodes]
         direct_s = own[-1].open_s if own and own[-1].answers(self._ask.node) else None
         silence = NodeSilence(first.open_s, direct_s, first.slowest_s)
@@ -294,7 +295,8 @@ class NodeAnswers:
     """Which nodes answer.
 
     `answered` may take part in the next start; `silent` did not answer; `unfit` answered but may not take
-    part, and why; `gone` are nodes of a companion that is over, with nothing bad known. If `known` is False
+    part, and why; `gone` are nodes of a companion that is over, with nothing bad known; `taken` are the silent
+    ones that were not asked, because Slurm no longer gives them to any of the jobs. If `known` is False
     nothing was learnt, and `why` says why. `running`: Slurm says that the job runs. `shown`: it answered, and
     knows the job (True where it did not answer). `end_s`: when the time of
     the job or of one of its companions is up (Unix seconds, None = unknown).
@@ -304,6 +306,7 @@ class NodeAnswers:
     silent: tuple[str, ...] = ()
     unfit: dict[str, str] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
     known: bool = True
     running: bool = True
     shown: bool = True
@@ -370,6 +373,7 @@ def query_nodes(
         silent=tuple(node for node in nodes if node not in answers and node not in gone),
         unfit=stuck,
         gone=tuple(node for node in nodes if node in gone and node not in answers),
+        taken=tuple(node for node in nodes if node not in held and node not in gone),
         end_s=min((end_s for one in live if (end_s := _end_s(one)) is not None), default=None),
     )
 

@@ -16,7 +16,7 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.agent import node_liveness
 from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext
-from ftrun.supervisor.agent.node_liveness import PingRequest
+from ftrun.supervisor.agent.node_liveness import DOUBTED_MAX, PingRequest
 from ftrun.supervisor.telemetry import node_silence
 from ftrun.supervisor.telemetry.heartbeats import BeatReader
 from ftrun.supervisor.telemetry.node_silence import NodeSilence
@@ -62,13 +62,17 @@ class SilentNodes:
                 self._back_s[node] = max(waited_s, self._back_s.get(node, 0.0))
         if not found.known:
             return None
-        return tuple(n for n in found.silent if n in self.started.nodes and self._verdicts.get(n, True))
+        silent = [node for node in found.silent if node in self.started.nodes]
+        lost = tuple(node for node in silent if node in found.taken or self._verdicts.get(node))
+        undecided = any(self._verdicts.get(node, False) is False for node in silent)
+        return None if undecided and not lost else lost
 
     def _judge(self, node: str, silence: NodeSilence, missing: tuple[str, ...]) -> bool | None:
         """Whether this missing node is lost; None if it is seen to live."""
         self._waited_s[node] = silence.asked_s
-        if silence.asked_s >= GUARDS_S:
-            self._guards.ask(missing, next((n for n in self.started.nodes[1:] if n not in missing), ""))
+        if silence.asked_s >= GUARDS_S and not self._guards.asked_s:
+            heard = next((n for n in self.started.nodes[1:] if n not in missing), "")
+            self._guards.ask(missing, heard, silence.asked_s)
         self._look(silence.asked_s)
         unwritten_s = self._unwritten_s.get(node)
         wrote = unwritten_s is not None and unwritten_s < silence.asked_s - BEATS_EVERY_S
@@ -105,7 +109,7 @@ class Guards:
 
     def begin(self) -> None:
         """Forget the last question."""
-        self.asked_s, self._looked_s = 0.0, 0.0
+        self.asked_s = self._looked_s = self._next_s = 0.0
         self.heard: frozenset[str] = frozenset()
         self._named: tuple[str, ...] = ()
 
@@ -114,24 +118,28 @@ class Guards:
         """Whether a guard has answered that was asked beside those of the missing nodes."""
         return any(node in self.heard for node in self._named)
 
-    def ask(self, missing: tuple[str, ...], heard: str) -> None:
-        """Ask once: the guards of the missing nodes, of our own node, and of one that has answered."""
-        if self.asked_s or not missing:
+    def ask(self, missing: tuple[str, ...], heard: str, at_s: float) -> None:
+        """Ask once: the guards of the missing nodes, of our own node, and of one that has answered.
+
+        Where the link cannot be written (too many names) nothing is asked, and the next call tries again.
+        """
+        if self.asked_s or not 0 < len(missing) <= DOUBTED_MAX or at_s < self._next_s:
             return
-        self.asked_s = GUARDS_S
+        self._next_s = at_s + GUARDS_EVERY_S
         self._named = tuple(dict.fromkeys((self._node, heard or self._node)))
         with contextlib.suppress(OSError):
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             before = os.listdir(self._folder)
-            old = [int(name.rpartition(".")[2]) for name in before if name.rpartition(".")[2].isdigit()]
-            self._number = max([self._number, *old]) + 1
+            link = os.path.join(self._place, "asked")
+            told = [name.rpartition(".")[2] for name in before] + [_link_text(link).partition(" ")[0]]
+            self._number = max([self._number, *(int(one) for one in told if one.isdigit())]) + 1
             for name in before:
                 os.unlink(os.path.join(self._folder, name))
-            link = os.path.join(self._place, "asked")
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(link + ".new")
             os.symlink(f"{self._number} {','.join((*self._named, *missing))}", link + ".new")
             os.rename(link + ".new", link)
+            self.asked_s = at_s
 
     def look(self, asked_s: float) -> None:
         """Read who has answered, now and then."""
@@ -142,3 +150,11 @@ class Guards:
             end = f".{self._number}"
             names = os.listdir(self._folder)  # a name by itself may be remembered as absent
             self.heard = frozenset(name[: -len(end)] for name in names if name.endswith(end))
+
+
+def _link_text(path: str) -> str:
+    """What the link says; "" if it cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""

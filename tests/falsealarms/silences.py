@@ -93,6 +93,7 @@ class World:
     now_s: float = 0.0
     silent_from_s: float = 0.0
     moves_s: float = 0.0
+    answer_s: float = 0.0  # what each step takes besides
     asked: int = 0
     chance: Random = field(init=False)
     beats: range = field(init=False)
@@ -165,7 +166,7 @@ class _Question:
 
     def _answers_s(self, node: str) -> float:
         world = self._world
-        at_s = world.now_s + world.chance.lognormvariate(-1.6, 0.6)
+        at_s = world.now_s + world.answer_s + world.chance.lognormvariate(-1.6, 0.6)
         began_s = at_s
         while (one := world.held(node, "steps", at_s)) is not None:
             if one.kind.refuses:
@@ -218,9 +219,9 @@ class _Guards:
     def works(self) -> bool:
         return any(node in self.heard for node in self._named)
 
-    def ask(self, missing: tuple[str, ...], heard: str) -> None:
+    def ask(self, missing: tuple[str, ...], heard: str, at_s: float) -> None:
         if not self.asked_s and missing:
-            self.asked_s, self._missing = silent_nodes.GUARDS_S, missing
+            self.asked_s, self._missing = at_s, missing
             self._named = (self._world.nodes[0], heard)
             self._at_s = self._world.now_s
 

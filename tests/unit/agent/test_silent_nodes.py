@@ -68,6 +68,25 @@ def test_an_answer_counts_as_long_as_anybody_waits_and_is_remembered() -> None:
     assert _world(("n1", FROZEN, 200.0, 210.8), beats=True).lost(200.5, 190.0, 1e9) == ("n1",)
 
 
+def test_each_missing_node_is_judged_and_who_was_not_decided_is_not_lost() -> None:
+    """Steps answer so late that the time runs out: nobody is lost, n2 by its guard and n1 undecided."""
+    world = _world(("n1", FROZEN, 100.0, 1e9), ("n2", BUSY, 100.0, 1e9))
+    world.answer_s = 9.5
+    found, took_s = _asked(world)
+
+    assert found is None
+    assert took_s >= node_silence.PATIENCE_MAX_S
+    assert world.silent._verdicts == {"n1": False, "n2": None}
+
+
+def test_a_node_that_slurm_took_from_the_job_is_lost_without_a_question() -> None:
+    """All others answer."""
+    world = _world()
+    cast("Any", world.silent.ctx.cluster).jobs(())["1"].nodes = ("n0", "n1")
+
+    assert _asked(world)[0] == ("n2",)
+
+
 def test_nothing_is_known_where_our_own_node_does_not_answer_or_the_start_moves() -> None:
     """The question failed, or is answered."""
     assert _asked(_world(("n0", FROZEN, 100.0, 1e9)))[0] is None
@@ -80,7 +99,7 @@ def test_a_guard_answers_the_question_that_names_its_node(tmp_path: Path) -> Non
     there = {node: FenceDaemon(str(tmp_path), "7", node, "0") for node in ("n0", "n1", "n2", "n3")}
     for round_ in range(1, 3):
         guards.begin()
-        guards.ask(("n2",), "n1")
+        guards.ask(("n2",), "n1", GUARDS_S)
         for node in ("n0", "n1", "n3"):  # n2 is frozen
             there[node].look(float(round_))
         guards.look(GUARDS_S + 1.0)
@@ -98,13 +117,28 @@ def test_a_guard_answers_the_question_that_names_its_node(tmp_path: Path) -> Non
 def test_guards_that_answer_nowhere_say_nothing(tmp_path: Path) -> None:
     """They may not run yet; a folder that cannot be written costs the question only."""
     guards = Guards(str(tmp_path), "n0")
-    guards.ask(("n2",), "n0")
+    guards.ask(("n2",), "n0", GUARDS_S)
     guards.look(5.0)
     assert not guards.works
 
-    lost = Guards(str(tmp_path / "none" / "there"), "n0")
-    os.chmod(tmp_path, 0o500)
-    cast("Any", lost).ask(("n2",), "n0")
+    (tmp_path / "file").touch()
+    lost = Guards(str(tmp_path / "file" / "there"), "n0")
+    lost.ask(("n2",), "n0", GUARDS_S)
     lost.look(5.0)
-    os.chmod(tmp_path, 0o700)
     assert not lost.works
+    assert not lost.asked_s
+
+
+def test_guards_are_asked_as_soon_as_the_names_of_the_missing_nodes_fit(tmp_path: Path) -> None:
+    """And the time of their silence begins then; a later start goes on with the numbers."""
+    many = tuple(f"n{number}-{'x' * 58}" for number in range(100, 400))
+    guards = Guards(str(tmp_path), "n0")
+    for at_s, missing in ((1.0, many), (2.0, many[:64]), (3.0, many[:10])):
+        guards.ask(missing, "n1", at_s)
+
+    assert guards.asked_s == 3.0
+    assert os.readlink(tmp_path / "asked") == f"2 n0,n1,{','.join(many[:10])}"
+    assert os.listdir(tmp_path / "heard") == []
+    later = Guards(str(tmp_path), "n0")
+    later.ask(("n2",), "n1", 1.5)
+    assert os.readlink(tmp_path / "asked") == "3 n0,n1,n2"
