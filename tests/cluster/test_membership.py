@@ -176,7 +176,7 @@ def test_a_dead_host_keeps_others_out_until_it_is_removed(cluster: Hosts) -> Non
         added = cluster.ftrun("h1", "cluster", "add", "h4")
         nodes = _nodes(cluster)
     finally:
-        cluster.boot("h3")
+        cluster.boot("h3", new_disk=True)  # with its old one it would say whose host it was
 
     assert re.fullmatch(r"ftrun: nothing was changed: h3: .*: mend or remove it first\n", add.stderr), (
         add.stderr
