@@ -44,6 +44,7 @@ ANSWERS_KEPT_S = 7 * 86_400.0
 ANSWERED_WITHIN_S = 7200.0  # a credential is valid for an hour; after two no answer can come
 REMOVED_MAX = 20_000  # entries of unwanted folders in one round
 DEPTH_MAX = 16
+ASIDE = ".aside"  # how names end that were taken from somebody
 ANSWERS = "answers"
 PUBLIC = "public"  # what the service publishes (store.site_nodes)
 KINDS = ("req", "rep")
@@ -236,15 +237,18 @@ class Spool:
                             yield f"{entry.name}/{one.name}", one.stat(follow_symlinks=False)
 
     def _remove_folder(self, name: str, status: os.stat_result, left: int) -> int:
-        """Remove a folder that is nobody's own; how many more entries this round may remove.
+        """Remove a folder that is no user's own if it is empty; how many more entries this round may remove.
 
-        One that bears another user's name stands in that user's way: it loses the name first.
+        One that bears another user's name stands in that user's way: it loses the name, and then its content.
         """
         form = _OWN_FOLDER.fullmatch(name) if self._unsigned else None
-        if form is not None and int(form.group(1)) == status.st_uid:
-            return left  # its user makes it right with the next request
-        with contextlib.suppress(OSError):
-            return _removed(self._fd, name if form is None else put_aside(name, self._fd), left, DEPTH_MAX)
+        if form is not None and int(form.group(1)) != status.st_uid:
+            with contextlib.suppress(OSError):
+                name = put_aside(name, self._fd)
+        if name.endswith(ASIDE):
+            return _removed(self._fd, name, left, DEPTH_MAX)
+        if form is None:  # else its user makes it right with the next request
+            self.remove(name)
         return left
 
     def _own_folder(self, name: str, status: os.stat_result) -> int | None:
@@ -329,7 +333,7 @@ def _closing(fd: int) -> Iterator[None]:
 
 def put_aside(name: str, at: int) -> str:
     """Take a name in the spool from whoever holds it: the spool's owner may. Its new name. Raises OSError."""
-    aside = f".{secrets.token_hex(16)}.aside"
+    aside = f".{secrets.token_hex(16)}{ASIDE}"
     os.rename(name, aside, src_dir_fd=at, dst_dir_fd=at)
     return aside
 

@@ -65,11 +65,13 @@ class Publication:
         database: SiteDatabase,
         rules: SiteRules,
         now_s: float,
+        *,
+        tick_s: float,
     ) -> None:
-        """Write the files where they are due. Raises OSError, DatabaseError."""
-        if now_s < self._due_s:
+        """Write the files where they are due; `tick_s`: by a clock that never steps. Raises OSError, DatabaseError."""
+        if tick_s < self._due_s:
             return
-        self._due_s = now_s + EVERY_S
+        self._due_s = tick_s + EVERY_S
         since_s = now_s - MONTH_S
         events = database.events(since_s)
         last = standing.quarantined(nodes, now_s, len(rows), rules) if self._acts else []

@@ -3,7 +3,7 @@
 Reports of users' supervisors wait in the spool beside the requests. Each is opened as these are, Slurm is asked
 whether that user's job was on that node then, and what it confirms enters the site's ledger. What the ledger
 makes of them (`standing`) is carried out here: a node that two users blame is checked at once, drained if it is
-sick, and placed last for everybody if the checks pass it all the same.
+sick, and placed last for everybody if the checks pass it all the same, or the drain is not to be.
 
 A round may be cut anywhere. A report's file is removed after the ledger has it; a drain is announced in the
 journal of `drain_service`; a check that was not kept is made again.
@@ -12,12 +12,13 @@ journal of `drain_service`; a check that was not kept is made again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 
 from ftrun.slurm.client.cluster import NodeRow, NodeUsage
 from ftrun.slurm.client.errors import RefusedForGood
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
 from ftrun.supervisor.nodes import drain_rules
 from ftrun.supervisor.nodes.drain_rules import DrainRequest
@@ -48,7 +49,9 @@ class ReportLimits:
 
 @dataclass
 class SiteService:
-    """`look` runs the checks of the recheck tier; `publication` may be None: nothing is published."""
+    """`look` runs the checks of the recheck tier; `publication` may be None: nothing is published. `ticks` measures
+    intervals, whatever happens to the clock.
+    """
 
     drains: DrainService
     database: SiteDatabase
@@ -56,13 +59,13 @@ class SiteService:
     publication: Publication | None = None
     rules: SiteRules = field(default_factory=SiteRules)
     limits: ReportLimits = field(default_factory=ReportLimits)
+    ticks: Callable[[], float] = time.monotonic
     nodes: Mapping[str, Standing] = field(default_factory=dict)
     _due: bool = True  # the ledger has changed since `nodes` was folded
     _asked_s: float = float("-inf")
     _folded_s: float = float("-inf")
     _out: set[str] | None = None
     _rows: Mapping[str, NodeRow] = field(default_factory=dict)
-    _domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def round(self) -> list[Answer]:
         """Do what is due. Raises OSError, SlurmError, DatabaseError: what was not done stays where it is."""
@@ -77,7 +80,9 @@ class SiteService:
         now_s = self.drains.now()
         self.database.tidy(now_s, KEEP_S)
         if self.publication is not None:
-            self.publication.publish(self.nodes, self._rows, self.database, self.rules, now_s)
+            self.publication.publish(
+                self.nodes, self._rows, self.database, self.rules, now_s, tick_s=self.ticks()
+            )
         return answers
 
     # ------------------------------------------------------------------ reports
@@ -131,7 +136,7 @@ class SiteService:
         blamed = self.database.nodes_blamed(waiting.uid, now_s - A_DAY_S)
         if not wrong and len(blamed | {asked.node}) > self.limits.nodes_per_day:
             wrong = f"a user may blame {self.limits.nodes_per_day} nodes in a day"
-        return wrong or _report(asked, waiting.uid, stays)
+        return wrong or _report(asked, waiting.uid, stays, now_s)
 
     # ------------------------------------------------------------------ nodes
 
@@ -140,11 +145,10 @@ class SiteService:
         now_s = self.drains.now()
         busy = self._due or self._out or any(one.reports for one in self.nodes.values())
         every_s = NODES_EVERY_S if busy else IDLE_EVERY_S
-        if now_s - self._asked_s < every_s:
+        if self.ticks() - self._asked_s < every_s:
             return
         self._rows = self.drains.cluster.nodes()
-        self._asked_s = now_s
-        self._domains = self.drains.cluster.topology().leaves
+        self._asked_s = self.ticks()
         if self._out is None:
             self._out = {one.node for one in self._folded(now_s).values() if one.out}
         out = {name: row for name, row in self._rows.items() if row.drained}
@@ -167,14 +171,14 @@ class SiteService:
     def _fold(self) -> None:
         now_s = self.drains.now()
         self._due = self.database.changed_by_others() or self._due
-        if self._due or now_s - self._folded_s > HOUR_S:  # reports lose their weight with time
+        if self._due or self.ticks() - self._folded_s > HOUR_S:  # reports lose their weight with time
             self.nodes = self._folded(now_s)
-            self._folded_s, changed, self._due = now_s, self._due, False
+            self._folded_s, changed, self._due = self.ticks(), self._due, False
             if changed and self.publication is not None:
                 self.publication.due_now()
 
     def _folded(self, now_s: float) -> dict[str, Standing]:
-        return read_standings(self.database, now_s, self._domains, self.rules)
+        return read_standings(self.database, now_s, self.drains.cluster.topology().leaves, self.rules)
 
     # ------------------------------------------------------------------ what follows
 
@@ -208,15 +212,9 @@ class SiteService:
     ) -> Answer:
         key = f"{one.node}:{one.corroborated_s:.3f}"
         request_id = hashlib.sha256(key.encode()).hexdigest()[:32]
-        now_s = self.drains.now()
         sick, why = drain_rules.confirm_sick(report, row, peers, drain_rules.WORN)
         if not sick and report.state == "answered" and report.findings:
-            until_s = standing.quarantine_until_s(one, now_s, self.rules)
-            self._decided(
-                one,
-                "healthy",
-                Event(f"quarantine:{key}", one.node, now_s, "quarantined", {"until_s": until_s}),
-            )
+            self._decided(one, "healthy", *self._quarantine(one))
             told = f"runs of several users blame it ({', '.join(one.classes)}), and {why}: placed last for everybody"
             return Answer(request_id, -1, one.node, "quarantined", told)
         if not sick:
@@ -226,11 +224,22 @@ class SiteService:
             request_id, "", one.node, "0", BY_THE_SITE, one.classes[0], one.signature, one.corroborated_s
         )
         answer = self.drains.drain_corroborated(asked, report, list(peers), drain_rules.WORN)
-        self._decided(
-            one, "sick" if answer.verdict in ("drained", "already", "observed", "noted") else "held"
-        )
         self._asked_s = float("-inf")
-        return answer
+        result = "held" if answer.verdict == "refused" else "sick"
+        if answer.verdict not in ("refused", "noted") or self.drains.observe:
+            self._decided(one, result)
+            return answer
+        self._decided(one, result, *self._quarantine(one))
+        return replace(answer, why=f"{answer.why}; placed last for everybody")
+
+    def _quarantine(self, one: Standing) -> list[Event]:
+        """What places a node last that is not placed last yet."""
+        now_s = self.drains.now()
+        if one.quarantined_until_s > now_s:
+            return []
+        until_s = standing.quarantine_until_s(one, now_s, self.rules)
+        key = f"quarantine:{one.node}:{now_s:.3f}"
+        return [Event(key, one.node, now_s, "quarantined", {"until_s": until_s})]
 
     def _decided(self, one: Standing, result: str, *more: Event) -> None:
         now_s = self.drains.now()
@@ -249,9 +258,9 @@ def read_standings(
     return standing.fold(reports, database.events(now_s - KEEP_S), now_s, rules, domains)
 
 
-def _report(asked: DrainRequest, uid: int, stays: Collection[NodeUsage]) -> Report:
+def _report(asked: DrainRequest, uid: int, stays: Collection[NodeUsage], now_s: float) -> Report:
     project = next((stay.account for stay in stays if stay.uid == uid and asked.node in stay.nodes), "")
     return Report(
         asked.id, uid, project, asked.node, asked.machine, asked.job, asked.fault, asked.signature,
-        asked.confidence, asked.seen_s, asked.ran_s, asked.digest,
+        asked.confidence, min(asked.seen_s, now_s), asked.ran_s, asked.digest,
     )  # fmt: skip

@@ -11,8 +11,10 @@ it, a quarantine. The fold depends on both and on the rules only, in any order a
 - Reports count for `window_s`, and no longer once the node was checked, or left service and came back.
 - The same fault on several nodes of a switch, or on many nodes, within minutes is not a node's own fault, as far
   as others saw it, too (`_common`).
-- What follows (`next_check_s`): the node is checked. Sick: it is drained. Healthy all the same: it is
-  quarantined, which is to say placed last for everybody, for a day, and twice as long each further time.
+- Where accounting tells projects, a report without one corroborates nobody and frees no node.
+- What follows (`due_checks`): the node is checked. Sick: it is drained. Healthy all the same: it is
+  quarantined, which is to say placed last for everybody, for a day, and twice as long each further time. Blame
+  while that lasts waits for its end.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ class Standing:
     out: bool = False
     unanswered_s: float = 0.0  # the last check since then that decided nothing
     quarantined_until_s: float = 0.0
-    quarantines: int = 0  # in the last month
+    quarantines: int = 0  # in the last month, each begun after the one before had ended
 
 
 def fold(
@@ -107,7 +109,7 @@ def fold(
     told = list({(one.uid, one.id): one for one in reports}.values())
     projects: dict[int, set[str]] = {}
     for one in told:
-        projects.setdefault(one.uid, set()).add(one.project)
+        projects.setdefault(one.uid, set()).update({one.project} - {""})
     closed_s: dict[str, float] = {}
     found: dict[str, Standing] = {}
     for event in sorted({e.id: e for e in events}.values(), key=lambda e: (e.at_s, e.id)):
@@ -115,7 +117,7 @@ def fold(
         found[event.node], closes = _after(before, event, now_s)
         if closes:
             closed_s[event.node] = event.at_s
-    innocent = _common(told, rules, domains or {})
+    innocent = _common(told, projects, rules, domains or {})
     open_: dict[str, list[Report]] = {}
     for one in told:
         fresh = now_s - rules.window_s < one.seen_s <= now_s + rules.common_window_s
@@ -126,7 +128,18 @@ def fold(
     return found
 
 
-def _common(told: Sequence[Report], rules: SiteRules, domains: Mapping[str, Iterable[str]]) -> set[str]:
+def _counting(told: Iterable[Report], projects: Mapping[int, set[str]]) -> list[Report]:
+    """The reports that count for others: those with a project, or all where no accounting tells any."""
+    accounted = any(projects.values())
+    return [one for one in told if one.project or not accounted]
+
+
+def _common(
+    told: Sequence[Report],
+    projects: Mapping[int, set[str]],
+    rules: SiteRules,
+    domains: Mapping[str, Iterable[str]],
+) -> set[str]:
     """Keys of the reports whose fault is something that several nodes share.
 
     What one user alone saw on many nodes excuses their own reports only. It excuses others' where two users of
@@ -140,11 +153,18 @@ def _common(told: Sequence[Report], rules: SiteRules, domains: Mapping[str, Iter
             for key, one in by_key.items()
         ]
         for cause in common_causes(failures, rules.common_window_s, rules.many, rules.several, domains):
-            seen = {(node, by_key[key].project or str(by_key[key].uid)) for node, key in cause.failures}
-            for node, key in cause.failures:
-                if own or len({who for where, who in seen if where != node}) > 1:
-                    found.add(key)
+            counting = _counting((by_key[key] for _, key in cause.failures), projects)
+            freed = {
+                node: own or _are_several({one.uid for one in counting if one.node != node}, projects)
+                for node in {node for node, _ in cause.failures}
+            }
+            found |= {key for node, key in cause.failures if freed[node]}
     return found
+
+
+def _are_several(users: Iterable[int], projects: Mapping[int, set[str]]) -> bool:
+    """Whether two of these users have no project in common."""
+    return any(not projects[one] & projects[other] for one, other in combinations(users, 2))
 
 
 def _after(node: Standing, event: Event, now_s: float) -> tuple[Standing, bool]:
@@ -158,7 +178,8 @@ def _after(node: Standing, event: Event, now_s: float) -> tuple[Standing, bool]:
         return replace(node, quarantined_until_s=0.0, unanswered_s=0.0), True
     if what == "quarantined":
         until_s = max(node.quarantined_until_s, float(event.detail.get("until_s", 0.0)))
-        times = node.quarantines + (now_s - event.at_s <= MONTH_S)
+        anew = event.at_s >= node.quarantined_until_s and now_s - event.at_s <= MONTH_S
+        times = node.quarantines + anew
         return replace(node, quarantined_until_s=until_s, quarantines=times), False
     if what == "checked" and result in ("unseen", "held"):
         return replace(node, unanswered_s=event.at_s), False
@@ -169,13 +190,13 @@ def _blamed(
     node: Standing, mine: Sequence[Report], projects: Mapping[int, set[str]], rules: SiteRules
 ) -> Standing:
     surest: dict[int, Report] = {}
-    for one in sorted(mine, key=lambda r: (-r.confidence, r.seen_s, r.id)):
+    for one in sorted(_counting(mine, projects), key=lambda r: (-r.confidence, r.seen_s, r.id)):
         surest.setdefault(one.uid, one)
     score = max(one.confidence for one in mine)
     corroborated_s = 0.0
     for one, other in combinations(surest.values(), 2):
         both = one.confidence + other.confidence
-        if both >= rules.blame_least and not projects[one.uid] & projects[other.uid] - {""}:
+        if both >= rules.blame_least and _are_several((one.uid, other.uid), projects):
             score = max(score, both)
             seen_s = max(one.seen_s, other.seen_s)
             corroborated_s = min(corroborated_s or seen_s, seen_s)
@@ -194,17 +215,22 @@ def _blamed(
 
 
 def due_checks(nodes: Mapping[str, Standing], now_s: float, rules: SiteRules) -> list[Standing]:
-    """The corroborated nodes whose check is due now, those blamed most first."""
+    """The corroborated nodes whose check is due now, those blamed most first. One that passed and is placed last
+    is checked again when that is over.
+    """
     due = [
         one
         for one in nodes.values()
-        if one.corroborated_s and not one.out and now_s - one.unanswered_s >= rules.again_s
+        if one.corroborated_s
+        and not one.out
+        and now_s - one.unanswered_s >= rules.again_s
+        and (one.unanswered_s or one.quarantined_until_s <= now_s)
     ]
     return sorted(due, key=lambda one: (-one.score, one.node))
 
 
 def quarantine_until_s(node: Standing, now_s: float, rules: SiteRules) -> float:
-    """Until when a node is placed last that the checks find healthy."""
+    """Until when a node is placed last that is not drained."""
     return now_s + min(rules.quarantine_s * 2.0 ** min(node.quarantines, 40), rules.quarantine_max_s)
 
 

@@ -40,6 +40,7 @@ class Town(Site):
         super().__init__(home, luck)
         self.limits = Limits(share=0.5, per_hour=99, per_user=99)
         self.reports = ReportLimits()
+        self.stepped_s = 0.0  # by which the clock has been set back
         self.public = str(home / "spool")
         (home / "spool").mkdir(parents=True, exist_ok=True)
         stays = self.cluster.stays
@@ -67,12 +68,13 @@ class Town(Site):
     @contextlib.contextmanager
     def serving(self, crash: Callable[[str], None] = lambda point: None, **more: Any) -> Any:
         drains = DrainService(
-            self.home, self.cluster, self.spool, self.look, self.limits, self.opened, self.engine.now, crash=crash, **more
+            self.home, self.cluster, self.spool, self.look, self.limits, self.opened,
+            lambda: self.engine.now() - self.stepped_s, crash=crash, **more
         )  # fmt: skip
         database = SiteDatabase(drain_service.site_dir(self.home))
         public = Publication(self.public, "c", acts=not drains.observe)
         try:
-            yield SiteService(drains, database, self.look, public, limits=self.reports)
+            yield SiteService(drains, database, self.look, public, limits=self.reports, ticks=self.engine.now)
         finally:
             database.close()
 
@@ -146,6 +148,75 @@ def test_a_node_that_passes_is_placed_last_and_never_drained(town: Town) -> None
         assert town.placed_last() == ["n0"]
         town.engine.advance(200.0)
         assert town.placed_last() == []
+
+
+def test_two_users_place_a_healthy_node_last_for_a_day_however_often_they_say_so(town: Town) -> None:
+    """While it lasts no further check is made and it grows no longer; what was said meanwhile counts when it is over."""
+    for _ in range(12):
+        for user in ("ann", "ben"):
+            town.tell(user)
+        town.once()
+        town.engine.advance(1200.0)
+    with town.serving() as service:
+        made = [one for one in service.database.events(0.0) if one.what == "quarantined"]
+    (only,) = made
+    assert only.detail["until_s"] == only.at_s + 86_400.0
+    town.engine.advance(86_400.0)
+    assert [one.verdict for one in town.once()] == ["quarantined"]
+
+
+@pytest.mark.parametrize("action", ["drain", "none"])
+def test_a_sick_node_that_may_not_be_drained_is_placed_last(town: Town, action: str) -> None:
+    """By the site's wish or a cap; never while it only observes. It is drained once the cap permits."""
+    town.limits = Limits(share=0.5, per_hour=9 * (action == "none"), per_user=99)
+    town.truth["n0"] = SICK
+    for user in ("ann", "ben"):
+        town.tell(user)
+    answer = town.once(action=action)[-1]
+    assert (answer.verdict, answer.why.endswith("placed last for everybody")) == (
+        "noted" if action == "none" else "refused",
+        True,
+    )
+    assert (town.ours(), town.placed_last()) == (set(), ["n0"])
+    town.limits = Limits(share=0.5, per_hour=9, per_user=99)
+    town.engine.advance(3700.0)
+    assert [one.verdict for one in town.once(action=action)] == (["drained"] if action == "drain" else [])
+
+
+def test_the_topology_is_asked_for_in_each_fold(town: Town) -> None:
+    """A service that lives for months knows the switches of today."""
+    with town.serving() as service:
+        service.round()
+        town.engine.switches = {"s1": ("n0", "n1", "n2"), "s2": tuple(town.nodes[3:])}
+        for node in ("n0", "n1", "n2"):
+            for user in ("ann", "ben"):
+                town.tell(user, node, signature="nccl")
+        assert [one.verdict for one in service.round()] == ["reported"] * 6  # no node's own fault
+
+
+def test_a_report_from_the_future_does_not_outlive_a_check(town: Town) -> None:
+    """Clocks may differ by minutes: what is seen ahead of the service's clock is seen now."""
+    for user in ("ann", "ben"):
+        town.tell(user, seen_s=town.engine.now() + 500.0)
+    assert [one.verdict for one in town.once()] == ["reported", "reported", "quarantined"]
+    with town.serving() as service:
+        service.round()
+        assert service.nodes["n0"].corroborated_s == 0.0
+
+
+def test_a_clock_that_is_set_back_stops_no_watch(town: Town) -> None:
+    """Intervals are measured, not read off the clock: what leaves service is seen, and published."""
+    with town.serving() as service:
+        service.round()
+        town.stepped_s = 7200.0
+        town.cluster.drain("n3", "by hand")
+        town.engine.advance(400.0)
+        service.round()
+        assert service.nodes["n3"].out
+        written_s = json.loads((Path(site_nodes.public_dir(town.public)) / "nodes.json").read_text())[
+            "written_s"
+        ]
+        assert written_s == round(town.engine.now() - 7200.0)
 
 
 def test_who_is_alone_or_of_one_project_starts_nothing(town: Town) -> None:

@@ -33,6 +33,7 @@ def folded(reports: Sequence[Report], events: Sequence[Event] = ()) -> dict[str,
         ([report(1, project="ml"), report(2, project="ml", ago_s=9000.0)], False),
         ([report(1, project=""), report(2, project="")], True),  # without accounting
         ([report(1, project="ml"), report(2, project="own"), report(2, "n9", project="ml")], False),
+        ([report(1), report(2, project="")], False),  # with accounting, which does not know that job
         ([report(1), report(2, confidence=0.1)], False),
         ([report(1), report(2, "n2")], False),
         ([report(1), report(2, ago_s=15 * 86_400.0)], False),
@@ -77,10 +78,13 @@ def test_a_report_counts_until_the_node_was_dealt_with(
 def test_a_quarantine_doubles_and_stays_under_its_share() -> None:
     """For a node that passes its checks again and again; a month at most; a share of all nodes, the worst first."""
     events = [
-        Event(f"q{n}{i}", f"n{n}", NOW_S - 100.0 * i, "quarantined", {"until_s": NOW_S + n})
+        Event(
+            f"q{n}{i}", f"n{n}", at_s := NOW_S - 1.2 * 86_400.0 * i - 100.0, "quarantined",
+            {"until_s": at_s + 86_400.0 if i else NOW_S + n},
+        )
         for n in range(1, 9)
         for i in range(n)
-    ]
+    ]  # fmt: skip
     nodes = folded([], events)
     assert [one.node for one in standing.quarantined(nodes, NOW_S, 60, RULES)] == ["n8", "n7", "n6"]
     assert [one.node for one in standing.quarantined(nodes, NOW_S, 4, RULES)] == ["n8"]
@@ -159,6 +163,18 @@ def test_the_same_over_thousands_of_histories() -> None:
     """Seeds beyond those of every run."""
     for seed in range(60, 2060):
         hold(seed)
+
+
+def test_one_user_of_two_projects_frees_no_node() -> None:
+    """Who reports others' signature on many nodes for two projects is still one user; nor do friends of one project."""
+    honest = [report(1, signature="xid-79"), report(2, signature="ecc", ago_s=7200.0)]
+    for users in ((9, 9), (8, 9)):
+        flood = [
+            report(users[i % 2], f"n{i}", 3600.0 + i, signature="xid-79", project=("pa", "pb", "")[i % 3])
+            for i in range(2, 20)
+        ]
+        flood += [report(user, "n30", project="pa") for user in set(users)]
+        assert folded([*honest, *flood])["n1"].corroborated_s
 
 
 def test_a_flood_of_alike_faults_frees_no_node() -> None:
