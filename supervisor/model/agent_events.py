@@ -220,7 +220,8 @@ def _decided(run: Run, record: Record) -> Run:
         return run
     before = run.budgets
     spent, retries = dict(data["spent"]), data["retries"]
-    if late:
+    late_or_unaware = late or _unaware(run, data, known)
+    if late_or_unaware:
         spent, retries = dict(run.spent), run.retries + 1
         if data.get("class") in data["spent"]:
             spent[data["class"]] = spent.get(data["class"], 0) + 1
@@ -228,7 +229,7 @@ def _decided(run: Run, record: Record) -> Run:
         run,
         spent=spent,
         retries=retries,
-        progress_at_s=run.progress_at_s if late else data.get("progress_at_s", run.progress_at_s),
+        progress_at_s=run.progress_at_s if late_or_unaware else data.get("progress_at_s", run.progress_at_s),
         rungs=run.rungs if late else dict(data.get("used", {})),
         **progress_after(run.best_step, run.best_checkpoint, data),
         excluded=run.excluded_after(record),
@@ -246,6 +247,15 @@ def _decided(run: Run, record: Record) -> Run:
     ):  # a companion did not come: decided once more, of one and the same fault
         before, at_s = known.before, known.decided_at_s or at_s
     return _changed(run, data["incident"], decision=decision, decided_at_s=at_s, before=before)
+
+
+def _unaware(run: Run, data: Mapping[str, Any], known: Incident | None) -> bool:
+    """Whether the agent decided before the supervisor judged an earlier launch: it knows of no progress, and the run has some.
+
+    Its count of retries then lacks that judgement. A decision that is taken once more begins from the budgets before the first one.
+    """
+    again = known is not None and known.before is not None
+    return not again and run.progress_at_s is not None and data.get("progress_at_s", 0.0) is None
 
 
 def _growth(run: Run, record: Record) -> Run:

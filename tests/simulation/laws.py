@@ -833,13 +833,17 @@ class Laws:
             self.breach(f"{len(run.attempts)} attempts with {limit} retries and {lost} lost submissions")
 
     def _refills(self, decisions: list[dict[str, Any]]) -> int:
-        """How often net progress gave the retries back: each time further on than ever before."""
+        """How often net progress gave the retries back: each time further on than ever before.
+
+        A decision that knows of no progress gives nothing back: the supervisor may have judged the launch before only after an
+        agent decided.
+        """
         seen = None
         furthest: dict[str, int] = {}
         count = 0
         last = {(r["job"], r["data"]["incident"]): r["data"] for r in decisions}  # it may be judged anew
         for data in last.values():
-            if data.get("progress_at_s", seen) == seen:
+            if data.get("progress_at_s") in (None, seen):
                 continue
             seen, count = data["progress_at_s"], count + 1
             path = data.get("checkpoint") or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -166,3 +167,47 @@ def test_every_start_of_the_script_counts_once() -> None:
     assert Attempt(1, 0.0).starts_made == 1
     assert Attempt(1, 0.0, launch=Launch(1)).starts_made == 2
     assert Attempt(1, 0.0, begun=tuple(again), launch=Launch(1)).starts_made == 4
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_what_an_agent_decided_before_the_launch_ahead_of_it_was_judged_adds_to_that_judgement(
+    knows: bool,
+) -> None:
+    """A suspended supervisor judges a requeued launch while the next one's agent restarts: neither takes the other's retry back."""
+    place = {"attempt": 1, "job": "7", "start": 1}
+    port = {"rung": "step", "class": "port-conflict", "reason": "", "nodes": [], "used": {"step": 1}}
+    blamed = {"class": "node", "signature": "", "title": "", "nodes": ["a"]}
+    node = {"kind": "resubmit", "reason": "", "incident": "1.0.1", "class": "node", "spent": {"node": 1}}
+    spent = {"node": 1} if knows else {}
+    kinds: list[tuple[int, str, dict[str, Any]]] = [
+        (0, "run.created", {}),
+        (0, "attempt.opened", {}),
+        (0, "submit.done", {}),
+        (0, "job.started", {"nodes": ["a", "b"]}),
+        (0, "job.requeued", {"launch": 0, "state": "PENDING"}),
+        (0, "diagnosed", {"incident": "1.0.1", "diagnosis": blamed, "step": 4}),
+        (0, "decided", {**node, "retries": 1, "step": 4, "progress_at_s": 6.0}),
+        (1, "job.started", {"nodes": ["a", "b"], "over": True}),
+        *(
+            (1, kind, {**port, **more, "incident": f"1.1.{start}", "diagnosis": {**blamed, "class": "port-conflict"}})
+            for start in (1, 2)
+            for kind, more in (
+                ("start.begun", {}),
+                ("start.diagnosed", {"step": 4}),
+                ("start.decided", {
+                    "spent": {**spent, "port-conflict": start}, "retries": start + len(spent),
+                    "progress_at_s": 6.0 if knows else None,
+                }),
+            )
+        ),
+    ]  # fmt: skip
+    run = events.fold(
+        "x",
+        (
+            {"kind": kind, "at": float(at), "data": data, **place, "launch": launch}
+            for at, (launch, kind, data) in enumerate(kinds)
+        ),
+    )
+
+    assert (run.retries, run.spent) == (3, {"node": 1, "port-conflict": 2})
+    assert run.progress_at_s == 6.0
