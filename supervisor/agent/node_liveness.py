@@ -16,7 +16,8 @@ still lived gets no more time than the sweep of the others takes.
   (`shut_s`). When slurmd listens again the agent asks the node anew, because srun has given up on it by then.
 
 The agent that watches a live start (`silent_nodes`) sends no line, and stays on the roll call until its own
-`judge` has decided on each missing node.
+`judge` has decided on each missing node. Only time in which srun would still have told an answer counts; a node
+that srun gives up is asked anew.
 
 Only time in which the agent listens counts: while it is suspended with the job, or has no CPU, the nodes had
 none either. The question is also a test of itself: our own node must answer each one. Otherwise the question
@@ -114,24 +115,27 @@ class _Listener:
     def __init__(self, question: NodeQuery, watch: _Stopwatch) -> None:
         self.question = question
         self._watch = watch
-        self._began_s = watch.now_s
-        self._count, self._last_s = 0, self._began_s
+        self.began_s = watch.now_s
+        self._count, self._last_s = 0, self.began_s
+        self._over_s: float | None = None
 
     @property
-    def open_s(self) -> float:
-        """Listening time since the question was asked."""
-        return self._watch.now_s - self._began_s
+    def end_s(self) -> float:
+        """Until when an answer could be heard."""
+        return self._watch.now_s if self._over_s is None else self._over_s
 
     @property
     def slowest_s(self) -> float:
         """What the slowest answer so far took."""
-        return self._last_s - self._began_s
+        return self._last_s - self.began_s
 
     def listen(self, wait_s: float) -> None:
         self.question.listen(wait_s)
         count = len(self.question.reached.answers)
         if count > self._count:
             self._count, self._last_s = count, self._watch.now_s
+        if self.question.over and self._over_s is None:
+            self._over_s = self._watch.now_s
 
     def answers(self, node: str) -> bool:
         return node in self.question.reached.answers
@@ -157,6 +161,7 @@ class _RollCall:
         self._came: list[tuple[int, int, bool]] = []
         self._missing, self._others_done = ask.nodes, False
         self._opened: tuple[str, ...] = ()  # their slurmd refused at the last look and listens now
+        self._opened_s: dict[str, float] = {}  # when it last did so
 
     def call(self, alive: Callable[[], None]) -> QueryAnswers:
         """Listen until all nodes are decided."""
@@ -225,6 +230,8 @@ class _RollCall:
             self._ask_again(missing)
         elif self._opened:
             self._ask_again(self._opened)
+        elif ask.judge is not None and (dropped := tuple(n for n in missing if self._is_dropped(n))):
+            self._ask_again(dropped)
 
     def _ask_again(self, nodes: tuple[str, ...]) -> None:
         for at in range(0, len(nodes), FLAT_NODES - 1):
@@ -236,6 +243,7 @@ class _RollCall:
         refused = self._doors.refused() if self._doors is not None else frozenset()
         still = {node: self._shut_since_s.get(node, self._watch.now_s) for node in missing if node in refused}
         self._opened = tuple(node for node in missing if node in self._shut_since_s and node not in refused)
+        self._opened_s |= dict.fromkeys(self._opened, self._watch.now_s)
         self._shut_since_s = still
 
     def _is_shut(self, node: str) -> bool:
@@ -260,13 +268,29 @@ class _RollCall:
 
     def _is_judged(self, node: str) -> bool:
         assert self._ask.judge is not None
-        first, *again = self._asked
+        first = self._asked[0]
         if self._missing_too_many():
             return first.is_quiet(self._ask.quiet_s)
-        own = [one for one in again if node in one.question.nodes]
-        direct_s = own[-1].open_s if own and own[-1].answers(self._ask.node) else None
-        silence = NodeSilence(first.open_s, direct_s, first.slowest_s)
+        own = self._direct(node)
+        direct_s = _open_s(own) if own and own[-1].answers(self._ask.node) else None
+        if node in self._shut_since_s and not self._is_shut(node):
+            direct_s = None  # its slurmd restarts, and srun gives it up
+        silence = NodeSilence(
+            _open_s([first, *own]), direct_s, first.slowest_s, since_s=self._watch.now_s - first.began_s
+        )
         return self._ask.judge(node, silence, self._missing) is not False
+
+    def _direct(self, node: str) -> list[_Listener]:
+        """The questions to this node alone, since its slurmd began to listen."""
+        since_s = self._opened_s.get(node, 0.0)
+        return [one for one in self._asked[1:] if node in one.question.nodes and one.began_s >= since_s]
+
+    def _is_dropped(self, node: str) -> bool:
+        """srun has given up on each question to this node alone, so no answer to it would be heard."""
+        own = self._direct(node)
+        return bool(own) and all(
+            one.question.over and self._watch.now_s - one.end_s >= AGAIN_S for one in own
+        )
 
     def _missing_too_many(self) -> bool:
         return len(self._missing) > DOUBTED_MAX
@@ -281,13 +305,22 @@ class _RollCall:
             }
         for one in self._asked:
             known = {*answers, *self._ask.lost}
-            if one.answers(self._ask.node):
-                continue
+            if one.answers(self._ask.node) or (self._ask.judge is not None and one is not self._asked[0]):
+                continue  # the judge has heeded it
             if one is self._asked[0] or any(
                 n not in known and not self._is_shut(n) for n in one.question.nodes
             ):
                 raise Unreachable(f"no answer even from {self._ask.node}: {one.question.reached.told}")
         return QueryAnswers(answers)
+
+
+def _open_s(asked: Sequence[_Listener]) -> float:
+    """For how long at least one of these questions was open."""
+    open_s, until_s = 0.0, 0.0
+    for one in asked:
+        open_s += max(0.0, one.end_s - max(one.began_s, until_s))
+        until_s = max(until_s, one.end_s)
+    return open_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.agent import node_liveness
 from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext
-from ftrun.supervisor.agent.node_liveness import DOUBTED_MAX, PingRequest
+from ftrun.supervisor.agent.node_liveness import DOUBTED_MAX, SHUT_LONG_S, PingRequest
 from ftrun.supervisor.telemetry import node_silence
 from ftrun.supervisor.telemetry.heartbeats import BeatReader
 from ftrun.supervisor.telemetry.node_silence import NodeSilence
@@ -52,7 +52,14 @@ class SilentNodes:
         self._guards.begin()
         ctx, where = self.ctx, self.ctx.where
         sweep = PingRequest(
-            where.job, self.started.nodes, where.node, "", spans=ctx.spans, judge=self._judge, stop=moves
+            where.job,
+            self.started.nodes,
+            where.node,
+            "",
+            shut_s=SHUT_LONG_S,
+            spans=ctx.spans,
+            judge=self._judge,
+            stop=moves,
         )
         if where.node not in sweep.nodes:
             sweep = replace(sweep, nodes=(where.node, *sweep.nodes))
@@ -69,20 +76,20 @@ class SilentNodes:
 
     def _judge(self, node: str, silence: NodeSilence, missing: tuple[str, ...]) -> bool | None:
         """Whether this missing node is lost; None if it is seen to live."""
-        self._waited_s[node] = silence.asked_s
-        if silence.asked_s >= GUARDS_S and not self._guards.asked_s:
+        self._waited_s[node] = silence.since_s
+        if silence.since_s >= GUARDS_S and not self._guards.asked_s:
             heard = next((n for n in self.started.nodes[1:] if n not in missing), "")
-            self._guards.ask(missing, heard, silence.asked_s)
-        self._look(silence.asked_s)
+            self._guards.ask(missing, heard, silence.since_s)
+        self._look(silence.since_s)
         unwritten_s = self._unwritten_s.get(node)
-        wrote = unwritten_s is not None and unwritten_s < silence.asked_s - BEATS_EVERY_S
+        wrote = unwritten_s is not None and unwritten_s < silence.since_s - BEATS_EVERY_S
         verdict: bool | None = None
         if node not in self._guards.heard and not wrote:
             verdict = node_silence.is_lost(
                 replace(
                     silence,
                     unwritten_s=unwritten_s,
-                    guard_s=silence.asked_s - self._guards.asked_s if self._guards.works else None,
+                    guard_s=silence.since_s - self._guards.asked_s if self._guards.works else None,
                     back_s=self._back_s.get(node, 0.0),
                     ranks=len(self.beats.beats) if self.beats is not None else 1,
                 )

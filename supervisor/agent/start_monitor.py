@@ -99,7 +99,8 @@ class StartMonitor:
         self._ending_s = 0.0
         self._began_s = self._quiet_since_s = self._clock.mono_s()
         self.to_first_step_s: float | None = None  # how long this start took to its first step
-        self._ask_after_s = 0.0  # how long the start must stand still before the nodes are asked (again)
+        self._not_before_s = 0.0  # until then (monotonic) the nodes are left alone, unless the start moves
+        self._moved_s = 0.0  # the last movement of beats that was seen, in watched time
         self._overdue_s = self._overdue_rest_s = (
             0.0  # beats of a node: when to heed them again, and the pause
         )
@@ -156,9 +157,9 @@ class StartMonitor:
         if memory.step is not None and self.to_first_step_s is None:
             self.to_first_step_s = mono_s - self._began_s
         if memory.steps_seen != steps_seen:
-            self._ask_after_s, self.unheard, self._ending = 0.0, (), False
+            self._not_before_s, self.unheard, self._ending = 0.0, (), False
         if any(one.signature in STEP_ENDS for one in report.new):
-            self._ask_after_s, self._ending, self._ending_s = 0.0, True, mono_s
+            self._not_before_s, self._ending, self._ending_s = 0.0, True, mono_s
         return report
 
     def stirs(self) -> bool:
@@ -225,11 +226,11 @@ class StartMonitor:
             return None
         mono_s = self._clock.mono_s()
         if self._judged_s is not None and mono_s - self._judged_s > ABSENT_S:
-            self._quiet_since_s, self._ask_after_s, self.unheard = mono_s, 0.0, ()
+            self._quiet_since_s, self._not_before_s, self.unheard = mono_s, 0.0, ()
         self._judged_s = mono_s
         seen = self._monitor.judge(self._clock.now_s(), mono_s, suspected=self._suspected)
         if seen is StallVerdict.SUSPECT and not self._suspected:
-            self._ask_after_s = 0.0
+            self._not_before_s = 0.0
         self._suspected = seen is StallVerdict.SUSPECT
         return self._suspect_silent_nodes(report)
 
@@ -260,12 +261,14 @@ class StartMonitor:
         moved = self._signs_of_life()
         # The questions take seconds, in which a stalled node may have come back.
         lost = self._ask_ending() if self._ending else self._ask_lost(lambda: self._signs_of_life() != moved)
+        if self._clock.mono_s() - mono_s <= node_liveness.JUDGED_LIMIT_S + ABSENT_S:
+            self._judged_s = self._clock.mono_s()  # the question was no absence
         self.unheard = lost or ()
         still = self.look(fresh=True) is not None and self._signs_of_life() == moved
         if lost and still and (self._ending or by_beats or self.quiet_s() >= ASKED_AGAIN_S):
             return Suspicion(suspicions.lost_suspicion(lost), quiet_s)
         pause_s = node_silence.rest_s(quiet_s) if lost == () else ASKED_AGAIN_S
-        self._ask_after_s = self.quiet_s() + pause_s
+        self._not_before_s = self._clock.mono_s() + pause_s
         if overdue:
             self._overdue_rest_s = min(node_silence.REST_MAX_S, max(OVERDUE_S, 2.0 * self._overdue_rest_s))
             self._overdue_s = self._clock.mono_s() + self._overdue_rest_s
@@ -274,20 +277,21 @@ class StartMonitor:
     def _quiet_to_ask_s(self, report: WatchReport) -> float | None:
         """How long the start has stood still, if it is time to ask its nodes."""
         memory, quiet_s = self.memory, self.quiet_s()
-        if quiet_s < self._ask_after_s:
-            return None
-        if self._suspected or self._ending:
-            return quiet_s
         step_s, history = report.median_step_s or 0.0, self.hangs.history if self.hangs is not None else None
-        if (
-            history is not None
-            and history.moves.kind == "beats"
-            and history.moves.steps >= liveness.WARM_STEPS
-        ):
+        if history is None or history.moves.kind != "beats" or history.moves.steps < liveness.WARM_STEPS:
+            history = None
+        suspect = self._ending or self._suspected
+        if history is not None and history.moves.at_s != self._moved_s and not suspect:
+            self._moved_s, self._not_before_s = history.moves.at_s, 0.0
+        if self._clock.mono_s() < self._not_before_s:
+            return None
+        if suspect and (self._ending or not self._not_before_s or quiet_s >= ASKED_AGAIN_S):
+            return quiet_s
+        if history is not None:
             beats_s = history.at(self._clock.mono_s()) - history.moves.at_s
             longest_s = max(history.moves.longest_s, history.learnt.get(history.phase, 0.0))
             after_s = node_silence.ask_after_s(beats=True, step_s=step_s, longest_s=longest_s)
-            return min(beats_s, quiet_s) if beats_s >= max(after_s, self._ask_after_s) else None
+            return min(beats_s, quiet_s) if beats_s >= after_s else None
         if memory.steps_seen < 2:
             return None
         after_s = node_silence.ask_after_s(beats=False, step_s=step_s, longest_s=memory.longest_gap_s)

@@ -45,10 +45,10 @@ MISSED_S = 2.0
 class NodeSilence:
     """What is known of a node that has not answered. Seconds; None = not known.
 
-    `asked_s`, `direct_s`: since the step over all nodes, and to it alone, began. `slowest_s`: what the slowest
+    `asked_s`, `direct_s`: for how long any step to it, and one to it alone, was open. `slowest_s`: what the slowest
     answer of another node took. `unwritten_s`: since its ranks last wrote, where others' ranks do. `guard_s`:
     since its guard was asked, where others' guards have answered. `back_s`: the longest silence that it came
-    back from. `ranks`: of the whole start.
+    back from. `ranks`: of the whole start. `since_s`: since the first step began.
     """
 
     asked_s: float
@@ -58,6 +58,7 @@ class NodeSilence:
     guard_s: float | None = None
     back_s: float = 0.0
     ranks: int = 1
+    since_s: float = 0.0
 
 
 def ask_after_s(*, beats: bool, step_s: float, longest_s: float) -> float:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.slurm.commands.node_queries import QueryAnswers
 from ftrun.slurm.commands.slurmd_ports import parse_slurmd_addresses
+from ftrun.slurm.records import replace
 from ftrun.supervisor.agent import node_liveness
+from ftrun.supervisor.telemetry.node_silence import PATIENCE_S, NodeSilence, is_lost
 
 NODES = tuple(f"n{number}" for number in range(4))
 NEVER = 1e9
@@ -49,7 +51,7 @@ class _Question:
         waited_s = self._world.clock.at_s - self._began_s
         heard = [node for node in self.nodes if self._world.takes(node, self._number) <= waited_s]
         self.reached = QueryAnswers(dict.fromkeys(heard, ("{}",)), ended=frozenset(heard))
-        self.over = len(heard) == len(self.nodes)
+        self.over = len(heard) == len(self.nodes) or waited_s >= self._world.gives_up_s
 
     def let_go(self) -> None:
         self.over = True
@@ -60,7 +62,7 @@ class _World:
 
     def __init__(self, takes: Takes, refuses: Refuses = lambda node, at_s: False) -> None:
         self.clock, self.takes, self._refuses = _Clock(), takes, refuses
-        self.began_s = self.clock.at_s
+        self.began_s, self.gives_up_s = self.clock.at_s, NEVER
         self.asked: list[tuple[str, ...]] = []
         self._nodes: tuple[str, ...] = ()
 
@@ -143,6 +145,36 @@ def test_time_in_which_nobody_listened_is_no_silence() -> None:
 
     assert world.silent(alive=alive) == ()
     assert not stops
+
+
+def _lost(node: str, silence: NodeSilence, missing: tuple[str, ...]) -> bool:
+    return is_lost(silence)
+
+
+def test_time_in_which_srun_has_given_up_on_a_node_is_no_silence_of_it() -> None:
+    """It is asked anew, so that its answer is heard; who answers nothing is lost some seconds later."""
+    late = _World(lambda node, number: NEVER if node == "n2" and number < 3 else 0.2)
+    late.gives_up_s = 4.0
+    assert late.silent(judge=_lost) == ()
+    assert len(late.asked) == 4
+    gone = _World(_all_but("n2"))
+    gone.gives_up_s = 4.0
+    assert gone.silent(judge=_lost) == ("n2",)
+    assert PATIENCE_S < gone.took_s < PATIENCE_S + 4.0
+
+
+def test_a_slurmd_that_restarts_loses_no_node_of_a_live_start() -> None:
+    """Whatever else is silent: it has its time, and is asked anew when it listens."""
+    world = _World(
+        lambda node, number: NEVER if node == "n2" and number < 2 else 0.2, lambda node, at_s: at_s < 7.5
+    )
+
+    def judge(node: str, silence: NodeSilence, missing: tuple[str, ...]) -> bool:
+        return is_lost(replace(silence, unwritten_s=NEVER))
+
+    assert world.silent(judge=judge, shut_s=node_liveness.SHUT_LONG_S) == ()
+    gone = _World(_all_but("n2"), lambda node, at_s: True)
+    assert gone.silent(judge=judge, shut_s=node_liveness.SHUT_LONG_S) == ("n2",)
 
 
 def test_who_was_found_silent_just_now_gets_no_time_of_its_own() -> None:

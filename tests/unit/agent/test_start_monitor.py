@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from ftrun.slurm.commands.node_queries import QueryAnswers
+from ftrun.slurm.records import replace
 from ftrun.supervisor.agent import node_liveness, start_monitor
 from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import LaunchIdentity, Suspicion
@@ -49,7 +50,7 @@ class Life:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, steps: int = 7) -> None:
         self.runs: bool | None = True
-        self.moves, self.taken, self.told = False, 0, list[str]()
+        self.moves, self.taken, self.told, self.takes_s = False, 0, list[str](), 0.0
         self.clock, self.asked, self.silent = Clock(), 0, tuple[str, ...]()
         self.log = folder / "log"
         self.log.touch()
@@ -86,6 +87,7 @@ class Life:
 
     def _silent(self) -> tuple[str, ...]:
         self.asked += 1
+        self.clock.s += self.takes_s
         return self.silent
 
     def say(self, line: str) -> None:
@@ -190,6 +192,49 @@ def test_a_node_that_is_silent_when_srun_ends_its_step_is_lost(
 
     assert found is not None
     assert found.diagnosis.nodes == ("n1",)
+
+
+def test_the_pause_after_a_harmless_silence_ends_when_beats_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the log was silent before: the pause is a point in time, and no length of silence."""
+    life = Life(tmp_path, monkeypatch, steps=0)
+    moves = liveness.Moves(kind="beats", steps=100, longest_s=1.0)
+    beats = SimpleNamespace(count=0, overdue_nodes=lambda at_s: False)
+    hangs = SimpleNamespace(
+        history=SimpleNamespace(at=lambda at_s: at_s, learnt={}, phase="", moves=moves), watch=SimpleNamespace(beats=beats)
+    )  # fmt: skip
+    life.monitor.hangs = cast("Any", hangs)
+    life.say("begun")
+
+    def lives(seconds: int, *, moving: bool) -> int:
+        for _ in range(seconds):
+            life.clock.s += 1.0
+            if moving:
+                hangs.history.moves, beats.count = replace(moves, at_s=life.clock.s), beats.count + 1
+            assert life.monitor.judge() is None
+        return life.asked
+
+    assert lives(7200, moving=True) == 0
+    assert lives(15, moving=False) == 1
+    assert lives(2, moving=True) == 1
+    assert lives(5, moving=False) == 2
+
+
+def test_a_long_question_is_no_absence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The silence goes on through it, and so does the pause after it."""
+    life = Life(tmp_path, monkeypatch, steps=0)
+    for step in range(1, 8):
+        life.say(f"step {step} loss 2.0")
+        life.clock.s += 1.0
+        life.monitor.judge()
+    life.takes_s = 25.0
+    for _ in range(12):
+        life.clock.s += 1.0
+        life.monitor.judge()
+
+    assert life.asked == 1
+    assert life.monitor.quiet_s() >= 36.0
 
 
 def test_a_hang_is_none_where_the_job_is_suspended_nor_right_afterwards(
