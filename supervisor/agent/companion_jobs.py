@@ -52,6 +52,7 @@ UNSEEN_S = 20.0  # a job that Slurm does not show for so long does not exist
 
 TRIES = 2
 LOOK_EVERY_S = 0.1
+NOT_KNOWN = "it is not known whether it is well"
 SWEPT_S = 2.0  # wait so long for a sweep that was started ahead
 
 
@@ -473,8 +474,9 @@ def unfit_nodes(
         if not _all_swept(ctx, nodes, swept):
             reach = start_monitor.query_all_nodes(ctx, token, nodes=(where.node, *nodes))
             if not reach.known:
-                return dict.fromkeys(nodes, f"it is not known whether it is well: {reach.why}")
-            unfit = {node: "it does not answer" for node in (*reach.silent, *reach.gone) if node in nodes}
+                return dict.fromkeys(nodes, f"{NOT_KNOWN}: {reach.why}")
+            unfit = {node: "it does not answer" for node in reach.silent if node in nodes}
+            unfit |= {node: f"{NOT_KNOWN}: its companion is over" for node in reach.gone if node in nodes}
             unfit |= {node: why for node, why in reach.unfit.items() if node in nodes}
         if wants_checks and not unfit:
             checks.finish(nodes, ctx.alive)

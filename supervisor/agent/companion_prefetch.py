@@ -19,7 +19,15 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.node_queries import NodeQuery
 from ftrun.supervisor.agent import node_liveness
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.companion_jobs import READY, WAITING, Companion, Companions, unfit_nodes
+from ftrun.supervisor.agent.companion_jobs import (
+    FAILED,
+    NOT_KNOWN,
+    READY,
+    WAITING,
+    Companion,
+    Companions,
+    unfit_nodes,
+)
 from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.agent.node_checks import FailureChecks
 from ftrun.supervisor.agent.spanning_limits import SpanningLimits, idle_count, pool_with_idle_nodes
@@ -30,7 +38,8 @@ from ftrun.supervisor.model.types import FaultClass
 
 LOOK_EVERY_S = 0.1
 DECIDED_S = 60.0  # the ladder has decided by then
-REFILL_EVERY_S = 15.0  # between two looks for spares that are used up
+REFILL_EVERY_S = 15.0  # between two looks for spares that are used up; doubles with each failure
+REFILL_EVERY_S_MAX = 3600.0
 
 
 @dataclass
@@ -129,6 +138,7 @@ class SpareRefill:
     _asked: Companion | None = None
     _unfit: set[str] = field(default_factory=set)
     _next_s: float = 0.0
+    _pause_s: float = REFILL_EVERY_S
 
     def __post_init__(self) -> None:
         if self.settings.get("spares-refill") == "auto":
@@ -161,7 +171,7 @@ class SpareRefill:
         if missing <= 0 or small or self.apart.against(started.number, end_s=None, limit_s=0.0):
             return
         run = self.ctx.journal.run()
-        if run.wish or run.halt:
+        if run.wish or run.halt or self._ends_soon(started):
             return
         away = {*run.excluded_at(self.ctx.clock.now_s()), *aside, *self._unfit}
         why = f"{missing} of {self.settings['spares']} spares are used up"
@@ -169,6 +179,25 @@ class SpareRefill:
         log_line(f"start {started.number}: {why}: asked for again")
         found = self.companions.ask(missing, away, None, why, pool=pool, spare=True)
         self._asked = found if found.spare and not found.over else None
+        if found.state == FAILED:
+            self._note_failure(found)
+
+    def _ends_soon(self, started: Started) -> bool:
+        """The job ends before a spare is of use, or Slurm does not say when it ends."""
+        try:
+            row = self.ctx.cluster.jobs((self.ctx.where.job,)).get(self.ctx.where.job)
+        except SlurmError:
+            return True
+        if row is None:
+            return True
+        end_s = node_liveness.planned_end_s(row)
+        return self.apart.against(started.number, end_s=end_s, limit_s=0.0) != ""
+
+    def _note_failure(self, asked: Companion) -> None:
+        self._next_s = self.ctx.clock.mono_s() + self._pause_s
+        self._pause_s = min(2.0 * self._pause_s, REFILL_EVERY_S_MAX)
+        if asked.lasts:
+            self.off = asked.reason
 
     def _follow(self, monitor: StartMonitor, asked: Companion) -> None:
         found = self.companions.look() if asked.state == WAITING else asked
@@ -176,16 +205,17 @@ class SpareRefill:
             return
         self._asked = None
         self._next_s = self.ctx.clock.mono_s() + REFILL_EVERY_S
-        if asked.lasts:
-            self.off = asked.reason
+        if asked.state == FAILED:
+            self._note_failure(asked)
         if asked.over or not asked.spare or asked.state != READY:
             return
         unfit = unfit_nodes(self.ctx, self.settings, monitor.started, asked, lives=True)
         if unfit:
-            self._unfit |= {*unfit}
+            self._unfit |= {node for node, why in unfit.items() if not why.startswith(NOT_KNOWN)}
+            self._note_failure(asked)
             self.companions.end(
                 asked.number, "; ".join(f"{node}: {why}" for node, why in sorted(unfit.items()))
             )
             return
-        asked.spare = False
+        asked.spare, self._pause_s = False, REFILL_EVERY_S
         log_line(f"start {monitor.started.number}: spares again: {', '.join(asked.nodes)}")

@@ -407,7 +407,7 @@ def query_nodes(
         unfit=stuck,
         gone=tuple(node for node in nodes if node in gone and node not in answers),
         taken=tuple(node for node in nodes if node not in held and node not in gone),
-        end_s=min((end_s for one in live if (end_s := _end_s(one)) is not None), default=None),
+        end_s=min((end_s for one in live if (end_s := planned_end_s(one)) is not None), default=None),
     )
 
 
@@ -448,7 +448,7 @@ def _end_objection(cluster: Cluster, row: JobRow) -> str:
     return ""
 
 
-def _end_s(row: JobRow) -> float | None:
+def planned_end_s(row: JobRow) -> float | None:
     """When Slurm will end the job, possibly before its limit."""
     return row.planned_end_s if row.is_cut_short else row.limit_end_s
 
@@ -485,7 +485,9 @@ def _sweep_own_node(row: JobRow | None, sweep: PingRequest, own_node: RunOnThisN
         return NodeAnswers(known=False, why="what earlier starts left could not be swept in time")
     why = unfit_reason(words) if words else ""  # batch.sh itself ends the script's processes here
     stuck = {sweep.node: why} if why else {}
-    return NodeAnswers(answered=sweep.nodes, unfit=stuck, end_s=_end_s(row) if row is not None else None)
+    return NodeAnswers(
+        answered=sweep.nodes, unfit=stuck, end_s=planned_end_s(row) if row is not None else None
+    )
 
 
 def sweep_line(home: str, place: str, token: str, job: str) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from ftrun.slurm.client.cluster import ClusterFacts
 from ftrun.slurm.commands.spanning import Span
-from ftrun.supervisor.agent import companion_jobs
+from ftrun.supervisor.agent import companion_jobs, companion_prefetch
 from ftrun.supervisor.agent.batch_channel import BatchChannel
 from ftrun.supervisor.agent.companion_jobs import FAILED, READY, WAITING, Companion, never_starts_reason
+from ftrun.supervisor.agent.companion_prefetch import SpareRefill
 from ftrun.supervisor.agent.context import AgentContext, LaunchIdentity
 from ftrun.supervisor.agent.spanning_limits import SPANNING_FAILED, SpanningLimits
 from ftrun.supervisor.config.node_counts import Pool
@@ -199,3 +201,65 @@ def test_what_the_pool_refuses_is_asked_of_the_jobs_own_partition(
 
     assert found.nodes == ("n2",)
     assert asked.asked == ["partition:spares", ""]
+
+
+class _Refill:
+    """A refill of one spare, and what it asks for."""
+
+    def __init__(self, folder: Path, answer: Companion) -> None:
+        self.now_s, self.asked_s, self.end_s, self.away = 1000.0, list[float](), 1e9, set[str]()
+        self.answer, self.ended = answer, list[str]()
+        ctx = _ctx(folder)
+        run = SimpleNamespace(wish=None, halt=None, excluded_at=lambda at_s: ())
+        row = SimpleNamespace(is_cut_short=False, limit_end_s=None)
+        jobs = SimpleNamespace(jobs=lambda ids: {"7": row}, facts=ctx.cluster.facts)
+        clock = SimpleNamespace(mono_s=lambda: self.now_s, now_s=lambda: self.now_s)
+        ctx = replace(ctx, clock=cast("Any", clock), cluster=cast("Any", jobs))
+        ctx.journal = cast("Any", SimpleNamespace(run=lambda: run))
+        self.row = row
+        settings = {"spares-refill": "auto", "spares": 1}
+        self.refill = SpareRefill(ctx, cast("Any", self), SpanningLimits(ctx), settings)
+        started = SimpleNamespace(number=1, nodes=("n0", "n1"))
+        self.monitor = cast("Any", SimpleNamespace(started=started, memory=SimpleNamespace(step=5)))
+
+    def ask(self, count: int, exclude: set[str], *_: object, **__: object) -> Companion:
+        self.asked_s.append(self.now_s)
+        self.away = exclude
+        return replace(self.answer)
+
+    def look(self) -> Companion:
+        return replace(self.answer)
+
+    def end(self, number: int, why: str) -> None:
+        self.ended.append(why)
+
+    def lives(self, seconds: int) -> int:
+        for _ in range(seconds):
+            self.now_s += 1.0
+            self.refill.look(self.monitor, (), busy=False)
+        return len(self.asked_s)
+
+
+def test_spares_that_slurm_refuses_are_asked_for_ever_more_rarely(tmp_path: Path) -> None:
+    """Down to once an hour; and not where the job's time is nearly up."""
+    refill = _Refill(tmp_path, Companion(FAILED, reason="Slurm takes no companion"))
+    assert refill.lives(86_400) < 40
+    assert refill.asked_s[-1] - refill.asked_s[-2] >= 3600.0
+
+    refill.row.limit_end_s = refill.now_s + 3600.0 + 20.0
+    asked = refill.lives(1)
+    refill.now_s += 3600.0
+    assert refill.lives(19) == asked
+
+
+def test_a_spare_of_which_nothing_is_known_is_not_called_unfit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm did not answer, or its companion ended: it may come again; who was found bad does not."""
+    refill = _Refill(tmp_path, Companion(READY, 1, ("n2", "n3"), "8", spare=True))
+    found = {"n2": f"{companion_jobs.NOT_KNOWN}: no answer", "n3": "its checks call it bad"}
+    monkeypatch.setattr(companion_prefetch, "unfit_nodes", lambda *_, **__: found)
+
+    assert refill.lives(100) > 1
+    assert refill.away == {"n3"}
+    assert refill.ended
