@@ -12,6 +12,7 @@ object with the same slots, and then turns it into the record.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["columns", "dataclass", "replace"]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from dataclasses import dataclass, replace
 else:
 
@@ -32,14 +32,9 @@ else:
     def replace(record: Any, /, **changes: Any) -> Any:
         """As in the standard library; fast for records of `dataclass` above."""
         cls = record.__class__
-        drafted = _DRAFTED.get(cls)
+        drafted = _drafted(cls)
         if drafted is None:
-            if cls.__dict__.get("__setattr__") is not _no_set:
-                return dataclasses.replace(record, **changes)
-            lines = "".join(f" new.{name} = old.{name}\n" for name in cls.__slots__)
-            found = {"draft": type(cls.__name__, (), {"__slots__": cls.__slots__})}
-            exec(f"def drafted(old):\n new = draft()\n{lines} return new", found)  # noqa: S102  as in _init
-            drafted = _DRAFTED[cls] = found["drafted"]
+            return dataclasses.replace(record, **changes)
         draft = drafted(record)
         for name, value in changes.items():
             try:
@@ -54,8 +49,17 @@ else:
 
 _OWN = {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__reduce__"}
 _MISSING = dataclasses.MISSING
-# Copies a record into a writable object of the same layout; for each record class that was ever replaced.
-_DRAFTED: dict[type, Callable[[Any], Any]] = {}
+
+
+@functools.cache
+def _drafted(cls: Any) -> Any:
+    """What copies a record into a writable object of the same layout; None where the class is not of this module."""
+    if cls.__dict__.get("__setattr__") is not _no_set:
+        return None
+    lines = "".join(f" new.{name} = old.{name}\n" for name in cls.__slots__)
+    found: dict[str, Any] = {"draft": type(cls.__name__, (), {"__slots__": cls.__slots__})}
+    exec(f"def drafted(old):\n new = draft()\n{lines} return new", found)  # noqa: S102  as in _init
+    return found["drafted"]
 
 
 class _Factory:

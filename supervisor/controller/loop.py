@@ -310,9 +310,9 @@ class Supervisor:
     def _write_cache(self) -> None:
         """Note what we know of the runs for those who look at them, and for the next supervisor."""
         self._cache_due_s = self.services.clock.mono_s() + CACHE_EVERY_S
-        for ctx in self._contexts():
-            self._cache.note_live(ctx.run_dir, ctx.run, ctx.folded_lengths)
-        with contextlib.suppress(OSError):  # it is only a cache
+        with contextlib.suppress(Exception):  # it is only a cache
+            for ctx in self._contexts():
+                self._cache.note_live(ctx.run_dir, ctx.run, ctx.folded_lengths)
             self._cache.write({ctx.run.id for ctx in self._contexts()})
 
     def _read_cache(self) -> None:

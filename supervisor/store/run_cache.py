@@ -13,16 +13,21 @@ that was not `SETTLED_NS` old when the mark was made is not kept.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 import os
 import pickle
+import re
 import sys
 import time
 from binascii import crc32
+from enum import Enum
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from ftrun.supervisor.config.home import write_atomically
-from ftrun.supervisor.model import agent_events, events, renamed_settings, run, states, types
+from ftrun.supervisor.model import events
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import journal
 
@@ -31,9 +36,8 @@ CHECKED_BYTES = 1 << 20
 LAST_BYTES = 1 << 16
 SETTLED_NS = 2_000_000_000
 
-_FOLD = (agent_events, events, renamed_settings, run, states, types)
-_RECORDS = frozenset({*(module.__name__ for module in _FOLD), "ftrun.hooks.checkpoints.diverged"})
 _MAGIC = b"folded runs "
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
 class Mark(NamedTuple):
@@ -64,30 +68,26 @@ class RunCache:
 
         `requests_s`: the time of its requests folder must be this, too.
         """
-        mark, seen_s = self.over.get(os.path.basename(run_dir), (None, 0.0))
-        if mark is None or (requests_s is not None and requests_s != seen_s):
-            return False
-        folder = os.path.join(run_dir, "journal")
-        name, size_bytes, _ = mark.files[-1]
         try:
+            mark, seen_s = self.over.get(os.path.basename(run_dir), (None, 0.0))
+            if mark is None or (requests_s is not None and requests_s != seen_s):
+                return False
+            folder = os.path.join(run_dir, "journal")
+            name, size_bytes, _ = mark.files[-1]
             fact = os.stat(os.path.join(folder, name))
             return (
                 fact.st_size == size_bytes
                 and fact.st_mtime_ns == mark.newest_ns
                 and os.stat(folder).st_mtime_ns == mark.folder_ns
             )
-        except OSError:
+        except Exception:  # noqa: BLE001  as below
             return False
 
     def load(self, run_dir: str, *, whole: bool = False) -> tuple[Run, dict[str, int]]:
         """As `journal.load_whole`. `whole`: check all bytes of the journal, for those who act on the run."""
-        known = self._live.get(os.path.basename(run_dir))
-        if known is not None:
-            try:
-                found = _read_on(run_dir, *known, whole=whole)
-            except OSError:
-                found = None
-            if found is not None:
+        with contextlib.suppress(Exception):  # whatever is wrong with a cache, the journal tells
+            known = self._live.get(os.path.basename(run_dir))
+            if known is not None and (found := _read_on(run_dir, *known, whole=whole)) is not None:
                 return found
         return journal.load_whole(run_dir)
 
@@ -182,7 +182,7 @@ class RunCacheWriter:
             if mark is not None and name not in self._ended:
                 self._content.over[name] = mark, requests_s
         body = pickle.dumps(tuple(self._content), 5)
-        text = b"%b%08x %08x\n%b" % (_MAGIC, _form(), crc32(body), body)
+        text = b"%b%08x %08x\n%b" % (_MAGIC, _code_of_fold()[0], crc32(body), body)
         if text != self._told:
             write_atomically(self._path, text, sync=False)
             self._told = text
@@ -224,8 +224,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == (__name__, Mark.__name__):
             return Mark
-        found = getattr(sys.modules.get(module), name, None) if module in _RECORDS else None
-        if not isinstance(found, type) or found.__module__ != module:
+        found = getattr(sys.modules.get(module), name, None)
+        if found not in _code_of_fold()[1]:
             raise pickle.UnpicklingError(f"{module}.{name} is no record of a run")
         return found
 
@@ -235,18 +235,80 @@ def _read(path: str) -> _Content:
     try:
         with open(path, "rb") as stream:
             head, _, body = stream.read().partition(b"\n")
-        if head != b"%b%08x %08x" % (_MAGIC, _form(), crc32(body)):
+        if head != b"%b%08x %08x" % (_MAGIC, _code_of_fold()[0], crc32(body)):
             return empty
         return _Content(*_Unpickler(io.BytesIO(body)).load())
-    except (OSError, pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError):
+    except Exception:  # noqa: BLE001  whatever is wrong with a cache, the journals are there
         return empty
 
 
-def _form() -> int:
-    """A number that other code that folds journals, or makes other records of them, does not have. Raises OSError."""
-    found = 0
-    for module in _FOLD:
-        assert module.__file__ is not None
-        with open(module.__file__, "rb") as stream:
-            found = crc32(stream.read(), found)
+@functools.cache
+def _code_of_fold() -> tuple[int, frozenset[type]]:
+    """A checksum of the code that folds journals here and of the records that it makes; and its classes.
+
+    It is taken from what this process runs: an upgrade may have replaced the files. `fold` counts, and all of ftrun's
+    that it names, and what that names in turn: functions, tables, the fields of classes in their order.
+    """
+    checksum, seen, todo = 0, set(), [events.fold]
+    while todo:
+        one = todo.pop()
+        if one not in seen:
+            seen.add(one)
+            parts = _parts_of_class(one) if isinstance(one, type) else _parts_of_function(one)
+            checksum = crc32(repr(_plain(parts, todo)).encode("utf-8", "surrogateescape"), checksum)
+    return checksum, frozenset(one for one in seen if isinstance(one, type))
+
+
+def _parts_of_class(cls: Any) -> list[Any]:
+    made: Any = getattr(cls, "__dataclass_fields__", {})
+    fields = [(name, one.default, one.default_factory) for name, one in made.items()]
+    own = [
+        (name, getattr(value, "fget", None) or getattr(value, "__func__", value))
+        for name, value in vars(cls).items()
+        if not name.startswith("__") or isinstance(value, FunctionType)
+    ]
+    return [cls.__module__, cls.__qualname__, cls.__bases__, fields, own]
+
+
+def _parts_of_function(function: Any) -> list[Any]:
+    codes = [function.__code__]
+    for code in codes:
+        codes += [inside for inside in code.co_consts if isinstance(inside, CodeType)]
+    names = list(dict.fromkeys(name for code in codes for name in code.co_names))
+    spaces = [function.__globals__]
+    spaces += [
+        vars(one) for name in names if isinstance(one := spaces[0].get(name), ModuleType) and _is_ours(one)
+    ]
+    named = [(name, space[name]) for space in spaces for name in names if name in space]
+    closure = [cell.cell_contents for cell in function.__closure__ or ()]
+    return [function.__qualname__, codes, function.__defaults__, function.__kwdefaults__, closure, named]
+
+
+def _is_ours(one: Any) -> bool:
+    name = one.__name__ if isinstance(one, ModuleType) else one.__module__
+    return str(name).startswith("ftrun.")
+
+
+def _plain(value: Any, named: list[Any]) -> Any:
+    """What prints alike in each process; the functions and classes of ftrun are added to `named`."""
+    if type(value) in _PLAIN:
+        return value
+    value = getattr(value, "__wrapped__", value)
+    found: Any = type(value).__qualname__
+    if isinstance(value, Enum):
+        named.append(type(value))
+        found = value.name, value.value
+    elif isinstance(value, FunctionType | type):
+        named += [value] if _is_ours(value) else []
+        found = value.__qualname__
+    elif isinstance(value, CodeType):
+        found = value.co_code, value.co_names, value.co_varnames, _plain(value.co_consts, named)
+    elif isinstance(value, dict):
+        found = [(_plain(key, named), _plain(one, named)) for key, one in value.items()]
+    elif isinstance(value, tuple | list):
+        found = [_plain(one, named) for one in value]
+    elif isinstance(value, frozenset | set):
+        found = [_plain(one, named) for one in sorted(value, key=repr)]
+    elif isinstance(value, re.Pattern):
+        found = value.pattern, value.flags
     return found

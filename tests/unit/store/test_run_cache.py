@@ -5,10 +5,16 @@ from __future__ import annotations
 import binascii
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from ftrun.hooks.checkpoints.diverged import Divergence
+from ftrun.slurm import records
+from ftrun.supervisor.model import events, renamed_settings
+from ftrun.supervisor.model import run as run_module
 from ftrun.supervisor.model.errors import UnreadableRun
 from ftrun.supervisor.model.run import Attempt, Run
 from ftrun.supervisor.model.states import State
@@ -126,10 +132,10 @@ def test_a_byte_changed_in_a_journal_is_seen_through_the_cache(tmp_path: Path, g
     """Wherever it was changed in the newest file, and whether or not that file goes on to grow."""
     run_dir = _home(tmp_path, FROZEN[-1])
     newest = _newest(run_dir)
-    records = [
+    lines = [
         journal.parse_record(line) | {"seq": seq} for seq, line in enumerate(newest.read_bytes().splitlines())
     ]
-    content = b"".join(map(journal.record_line, records))  # builds as old as these wrote no checksums
+    content = b"".join(map(journal.record_line, lines))  # builds as old as these wrote no checksums
     kept = content[: content.rindex(b"\n", 0, -1) + 1] if grows else content
     newest.write_bytes(kept)
     _grow_old(run_dir)
@@ -184,11 +190,82 @@ def test_nothing_is_called_that_a_cache_names(tmp_path: Path) -> None:
     run_dir = _home(tmp_path, FROZEN[0])
     _noted(run_dir)
     body = b"cos\nsystem\n(S'touch %b/called'\ntR." % bytes(tmp_path)
-    form, path = run_cache._form(), tmp_path / run_cache.FILE
+    form, path = run_cache._code_of_fold()[0], tmp_path / run_cache.FILE
     path.write_bytes(b"%b%08x %08x\n%b" % (run_cache._MAGIC, form, binascii.crc32(body), body))
 
     assert journal.load_whole(str(run_dir)) == _cached(run_dir)
     assert not (tmp_path / "called").exists()
+
+
+def _form() -> int:
+    run_cache._code_of_fold.cache_clear()
+    return run_cache._code_of_fold()[0]
+
+
+def test_the_number_of_the_fold_is_that_of_the_code_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that an upgrade replaces mean nothing; fields in another order, another table or function do."""
+    before = _form()
+    for module in (events, run_module, records, renamed_settings):
+        monkeypatch.setattr(module, "__file__", __file__)
+    assert _form() == before
+
+    changes: list[tuple[object, str, object]] = [
+        (Attempt, "__dataclass_fields__", dict(reversed(Attempt.__dataclass_fields__.items()))),
+        (Run, "__dataclass_fields__", dict(list(Run.__dataclass_fields__.items())[:-1])),
+        (renamed_settings, "NAMES", {**renamed_settings.NAMES, "old": "new"}),
+        (events, "_opened", events._started),
+        (records, "_drafted", lambda _: None),
+        (Divergence, "_field_defaults", {"until_s": 0.0}),
+    ]
+    numbers = set()
+    for where, name, value in changes:
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, value)
+            if name == "_opened":
+                patch.setattr(events, "_APPLY", {**events._APPLY, "attempt.opened": value})
+            numbers.add(_form())
+    assert len(numbers) == len(changes)
+    assert before not in numbers
+    assert _form() == before
+
+
+def test_the_number_of_the_fold_is_the_same_in_each_process() -> None:
+    """Whatever the seed of its hashes, and whatever it folded before."""
+    code = "from ftrun.supervisor.store import run_cache; print(run_cache._code_of_fold()[0])"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert told == {b"%d\n" % _form()}
+
+
+@pytest.mark.parametrize("error", [TypeError, AttributeError, RuntimeError, RecursionError])
+def test_whatever_fails_in_a_cache_the_journal_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """While it is loaded, and while a run is taken from it."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error("broken")
+
+    run_dir = _home(tmp_path, FROZEN[0])
+    known = journal.load_whole(str(run_dir))
+    _noted(run_dir)
+    for name in ("_read_on", "_Unpickler"):
+        with monkeypatch.context() as patch:
+            patch.setattr(run_cache, name, fail)
+            assert known == _cached(run_dir)
+    _noted(run_dir, over=True)
+    cache = RunCache(str(tmp_path))
+    cache.over[run_dir.name] = (None, None)  # type: ignore[assignment]
+    assert not cache.is_over(str(run_dir))
+    cache.over[run_dir.name] = 7  # type: ignore[assignment]
+    assert not cache.is_over(str(run_dir))
 
 
 def _step(told: dict[str, StepSeen], run: Run, folder: Path) -> int | None:
