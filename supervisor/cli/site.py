@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ftrun.slurm.client import nodeset
+from ftrun.slurm.records import replace
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import sources
@@ -102,7 +103,7 @@ def serve(*, once: bool = False, observe: bool = False, every: float = 10.0, jso
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.supervisor.nodes.spool import Spool, SpoolError
     from ftrun.supervisor.site import drain_service
-    from ftrun.supervisor.site.database import DatabaseError, SiteDatabase
+    from ftrun.supervisor.site.database import SiteDatabase
     from ftrun.supervisor.site.publication import Publication
     from ftrun.supervisor.site.service import SiteService
     from ftrun.supervisor.store import append_log
@@ -121,13 +122,14 @@ def serve(*, once: bool = False, observe: bool = False, every: float = 10.0, jso
             )
         facts = cluster.facts()
         spool = Spool(path, unsigned=facts.auth != "auth/munge")
-        with append_log.lock_service(drain_service.site_dir(home)) as alone:
+        where = drain_service.moved_site_dir(home)
+        with append_log.lock_service(where) as alone:
             if not alone:
                 raise UserError("another `ftrun site` is running; nothing was done", EXIT_LATER)
             drains = _drains(home, cluster, spool, settings, observe=observe)
             service = SiteService(
                 drains,
-                SiteDatabase(drain_service.site_dir(home)),
+                partial(SiteDatabase, where),
                 _checks("recheck", "site", settings),
                 Publication(path, facts.name, acts=not drains.observe),
             )
@@ -135,9 +137,11 @@ def serve(*, once: bool = False, observe: bool = False, every: float = 10.0, jso
                 _print_answers(service.round(), json=json)
                 if not observe:
                     recheck(quiet=True, json=json)
+                if service.ledger_fault:
+                    raise UserError(service.ledger_fault, 1)
             else:
                 _serve(service, every, json=json)
-    except (SpoolError, DatabaseError) as error:
+    except SpoolError as error:
         raise UserError(str(error), 1) from None
     except SlurmError as error:
         raise UserError(f"{error.message}; the requests stay in the spool", EXIT_LATER) from None
@@ -187,7 +191,6 @@ def _drains(
 def _serve(service: SiteService, every_s: float, *, json: bool) -> None:
     """Round after round until TERM, INT or HUP. What does not answer is told once, and asked again."""
     from ftrun.slurm.client.errors import SlurmError
-    from ftrun.supervisor.site.database import DatabaseError
 
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -197,12 +200,14 @@ def _serve(service: SiteService, every_s: float, *, json: bool) -> None:
         why = ""
         try:
             _print_answers(service.round(), json=json)
+            why = service.ledger_fault
             if not service.drains.observe:
                 again.start_where_due(service.drains.cluster)
-        except (SlurmError, OSError, DatabaseError) as error:
+        except (SlurmError, OSError) as error:
             why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            why += "; the requests stay in the spool"
         if why and why != told:
-            print(f"ftrun: {why}; the requests stay in the spool", file=sys.stderr, flush=True)
+            print(f"ftrun: {why}", file=sys.stderr, flush=True)
         told = why
         over.wait(every_s)
     again.end()
@@ -285,10 +290,14 @@ def nodes(
 ) -> None:
     """Show what runs of all users say of nodes: score, state, classes. On the service's host, as its user."""
     from ftrun.supervisor.site import service, standing
+    from ftrun.supervisor.store import site_nodes
 
-    with _ledger() as (database, cluster):
+    with _ledger() as (database, cluster, settings):
         now_s = time.time()
         found = service.read_standings(database, now_s, cluster.topology().leaves, standing.SiteRules())
+        last = site_nodes.quarantined_nodes(settings.text("site-spool"), now_s)
+        for one in [one for one in found.values() if one.node not in last]:
+            found[one.node] = replace(one, quarantined_until_s=0.0)  # beyond the share, or only observed
         if node:
             _print_node(node, found.get(node, standing.Standing(node)), database, json=json)
             return
@@ -313,7 +322,7 @@ def release(nodes: Annotated[list[str], argument("NODE...", "Nodes, or lists suc
     from ftrun.supervisor.site.standing import Event
 
     names, now_s = common.nodes_named(nodes), time.time()
-    with _ledger() as (database, _):
+    with _ledger() as (database, _, _):
         database.add_events(
             *(Event(f"released:{name}:{now_s:.3f}", name, now_s, "released") for name in names)
         )
@@ -321,18 +330,18 @@ def release(nodes: Annotated[list[str], argument("NODE...", "Nodes, or lists suc
 
 
 @contextmanager
-def _ledger() -> Iterator[tuple[SiteDatabase, Cluster]]:
+def _ledger() -> Iterator[tuple[SiteDatabase, Cluster, Config]]:
     """The site's ledger of this home. Raises UserError."""
     from ftrun.supervisor.site import drain_service
     from ftrun.supervisor.site.database import DatabaseError, SiteDatabase
 
-    _, home, cluster = _service()
+    settings, home, cluster = _service()
     where = drain_service.site_dir(home)
     if not os.path.exists(os.path.join(where, "site.db")):
         raise UserError(f"no `ftrun site` has run with the home {home}: give its FTRUN_HOME", 1)
     try:
         with closing(SiteDatabase(where)) as database:
-            yield database, cluster
+            yield database, cluster, settings
     except DatabaseError as error:
         raise UserError(str(error), 1) from None
 
@@ -342,11 +351,9 @@ def _told(one: Standing, now_s: float) -> bool:
 
 
 def _state(one: Standing, now_s: float) -> str:
-    if one.out:
-        return "out of service"
-    if one.quarantined_until_s > now_s:
-        return f"placed last until {clock_text(one.quarantined_until_s)}"
-    return "to be checked" if one.corroborated_s else "in service"
+    from ftrun.supervisor.site.publication import state_text
+
+    return state_text(one, last=one.quarantined_until_s > now_s, clock=clock_text)
 
 
 def _print_node(node: str, one: Standing, database: SiteDatabase, *, json: bool) -> None:
@@ -438,8 +445,7 @@ def _running(home: str) -> Finding:
 
     where = drain_service.site_dir(home)
     try:
-        with append_log.lock_service(where) as alone:
-            pass
+        alone = not append_log.is_locked(where)
     except OSError as error:
         return Finding("service", "bad", f"{where}: {error.strerror}", "FTRUN_HOME must be its user's own")
     mend = "ftrun site unit prints a unit and a line for cron"

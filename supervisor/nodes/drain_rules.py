@@ -50,12 +50,11 @@ _FORMS = {
     "signature": re.compile(r"[A-Za-z0-9_.-]{1,64}"),
     "want": re.compile(r"drain|raise|report"),
     "lost": re.compile(r"[0-9]{0,10}"),
-    "machine": re.compile(r"[A-Za-z0-9_.:-]{0,128}"),
     "digest": re.compile(r"[0-9a-f]{0,64}"),
 }
 _NUMBERS = {"seen_s": 1e11, "confidence": 1.0, "ran_s": 1e9}  # each from 0 to so much
 # Defaults for requests of earlier releases.
-_BEFORE = {"want": "drain", "lost": "", "machine": "", "digest": "", "confidence": 0.0, "ran_s": 0.0}
+_BEFORE = {"want": "drain", "lost": "", "digest": "", "confidence": 0.0, "ran_s": 0.0}
 
 
 class BadRequest(ValueError):
@@ -70,8 +69,7 @@ class DrainRequest:
     `seen_s`.
 
     `want` report: nothing is asked for; the site's ledger is told of that fault. `confidence` is 0 to 1, `ran_s`
-    how long the start had run, `machine` the identity of what bears the node's name ("" = not known), `digest`
-    the hash of the line that proves it.
+    how long the start had run, `digest` the hash of the line that proves it.
     """
 
     id: str
@@ -84,7 +82,6 @@ class DrainRequest:
     seen_s: float
     want: str = "drain"
     lost: str = ""
-    machine: str = ""
     digest: str = ""
     confidence: float = 0.0
     ran_s: float = 0.0

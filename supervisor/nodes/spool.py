@@ -184,6 +184,9 @@ class Spool:
         self.path, self._unsigned = path, unsigned
         os.makedirs(os.path.dirname(path), exist_ok=True)
         self._fd = _folder(path, SPOOL_MODE)
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(ANSWERS, dir_fd=self._fd, follow_symlinks=False).st_uid != os.geteuid():
+                put_aside(ANSWERS, self._fd)
         self._answers = _folder(ANSWERS, ANSWERS_MODE, at=self._fd)
 
     def close(self) -> None:
@@ -331,9 +334,9 @@ def _closing(fd: int) -> Iterator[None]:
         os.close(fd)
 
 
-def put_aside(name: str, at: int) -> str:
+def put_aside(name: str, at: int | None = None) -> str:
     """Take a name in the spool from whoever holds it: the spool's owner may. Its new name. Raises OSError."""
-    aside = f".{secrets.token_hex(16)}{ASIDE}"
+    aside = os.path.join(os.path.dirname(name), f".{secrets.token_hex(16)}{ASIDE}")
     os.rename(name, aside, src_dir_fd=at, dst_dir_fd=at)
     return aside
 

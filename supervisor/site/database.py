@@ -20,13 +20,14 @@ from typing import Any
 from ftrun.supervisor.site.standing import Event, Report
 
 BACKUPS_KEPT = 7
+REPORT = "id, uid, project, node, job, fault, signature, confidence, seen_s, ran_s, digest"
 A_DAY_S = 86_400.0
 BUSY_S = 10.0
 
 MIGRATIONS = (
     """
     CREATE TABLE reports (
-        uid INTEGER, id TEXT, project TEXT, node TEXT, machine TEXT, job TEXT, fault TEXT, signature TEXT,
+        uid INTEGER, id TEXT, project TEXT, node TEXT, job TEXT, fault TEXT, signature TEXT,
         confidence REAL, seen_s REAL, ran_s REAL, digest TEXT, taken_s REAL, PRIMARY KEY (uid, id)
     ) WITHOUT ROWID;
     CREATE INDEX reports_seen ON reports (seen_s);
@@ -108,9 +109,9 @@ class SiteDatabase:
     def add_report(self, report: Report, taken_s: float) -> None:
         """Keep a report."""
         self._do(
-            "INSERT OR IGNORE INTO reports VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
-            (report.uid, report.id, report.project, report.node, report.machine, report.job, report.fault,
-             report.signature, report.confidence, report.seen_s, report.ran_s, report.digest, taken_s),
+            f"INSERT OR IGNORE INTO reports ({REPORT}, taken_s) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
+            (report.id, report.uid, report.project, report.node, report.job, report.fault, report.signature,
+             report.confidence, report.seen_s, report.ran_s, report.digest, taken_s),
         )  # fmt: skip
 
     def refuse(self, uid: int, report_id: str, why: str, taken_s: float) -> None:
@@ -119,8 +120,7 @@ class SiteDatabase:
 
     def reports(self, since_s: float) -> list[Report]:
         """The reports of faults that were seen since then."""
-        names = "id, uid, project, node, machine, job, fault, signature, confidence, seen_s, ran_s, digest"
-        return [Report(*row) for row in self._rows(f"SELECT {names} FROM reports WHERE seen_s > ?", since_s)]  # noqa: S608
+        return [Report(*row) for row in self._rows(f"SELECT {REPORT} FROM reports WHERE seen_s > ?", since_s)]  # noqa: S608
 
     def refused(self, since_s: float) -> int:
         """How many reports were refused since then."""

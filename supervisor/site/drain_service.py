@@ -62,10 +62,16 @@ class _Case:
 
 
 def site_dir(home: str) -> str:
-    """Where the service keeps its journal; an earlier release called it "operator". Raises OSError."""
+    """Where the service keeps its journal; what an earlier release called "operator" until `moved_site_dir`."""
     where, earlier = os.path.join(home, "site"), os.path.join(home, "operator")
-    if os.path.isdir(earlier) and not os.path.exists(where):
-        os.rename(earlier, where)
+    return earlier if os.path.isdir(earlier) and not os.path.exists(where) else where
+
+
+def moved_site_dir(home: str) -> str:
+    """Where the service keeps its journal, under its present name. Raises OSError."""
+    found, where = site_dir(home), os.path.join(home, "site")
+    if found != where:
+        os.rename(found, where)
     return where
 
 
@@ -94,7 +100,7 @@ class DrainService:
     _waiting: set[str] = field(default_factory=set)  # keys of requests that wait for Slurm's word
 
     def __post_init__(self) -> None:
-        self._daybook = AppendLog(site_dir(self.home), self.now)
+        self._daybook = AppendLog(moved_site_dir(self.home), self.now)
         self._book = DrainHistory.of(self._daybook.read())
 
     def round(self, waiting: list[WaitingRequest] | None = None, rubbish: int = 0) -> list[Answer]:

@@ -12,13 +12,15 @@ from __future__ import annotations
 import html
 import json
 import os
+import stat
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.nodes.spool import SpoolError
+from ftrun.supervisor.nodes.spool import put_aside
 from ftrun.supervisor.publish.metrics import samples_text
 from ftrun.supervisor.publish.public_file import write_public
 from ftrun.supervisor.publish.series import Samples
@@ -53,9 +55,11 @@ class Publication:
     def __init__(self, spool: str, cluster: str, *, acts: bool = True) -> None:
         self.folder, self._cluster, self._acts = site_nodes.public_dir(spool), cluster, acts
         self._due_s = float("-inf")
+        with suppress(FileNotFoundError):
+            status = os.lstat(self.folder)
+            if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
+                put_aside(self.folder)
         os.makedirs(self.folder, mode=FOLDER_MODE, exist_ok=True)
-        if os.lstat(self.folder).st_uid != os.geteuid() or os.path.islink(self.folder):
-            raise SpoolError(f"{self.folder} is somebody else's: remove it, it is made anew")
         os.chmod(self.folder, FOLDER_MODE)  # whatever the umask
 
     def publish(
@@ -107,7 +111,6 @@ def nodes_json(shown: Sequence[Standing], last: Sequence[Standing], cluster: str
     rows = [
         {
             "node": one.node,
-            "machine": "",
             "score": one.score,
             "corroborated": bool(one.corroborated_s),
             "classes": list(one.classes),
@@ -188,7 +191,7 @@ def page(
     now_s: float,
 ) -> bytes:
     """The page. Everything in it is escaped."""
-    held = {one.node: one.quarantined_until_s for one in last}
+    held = {one.node for one in last}
     past: dict[str, list[str]] = {}
     for event in events:
         what = f"checked: {event.detail.get('result')}" if event.what == "checked" else event.what
@@ -197,7 +200,7 @@ def page(
         (
             one.node,
             f"{one.score:.2f}",
-            _state(one, held),
+            state_text(one, last=one.node in held, clock=_clock),
             ", ".join(one.classes),
             "; ".join(past.get(one.node, ())[-6:]),
         )
@@ -222,6 +225,10 @@ def page(
     ).encode()
 
 
+def _clock(at_s: float) -> str:
+    return time.strftime("%m-%d %H:%M", time.gmtime(at_s))
+
+
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A table in which everything is escaped."""
     lines = [[f"<th>{name}</th>" for name in head]] if head else []
@@ -230,9 +237,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return f"<table>{whole}</table>" if rows else "<p>None.</p>"
 
 
-def _state(one: Standing, held: Mapping[str, float]) -> str:
+def state_text(one: Standing, *, last: bool, clock: Callable[[float], str | None]) -> str:
+    """The state of a node in words; `last`: it is published as placed last."""
     if one.out:
         return "out of service"
-    if one.node in held:
-        return f"placed last until {time.strftime('%m-%d %H:%M', time.gmtime(held[one.node]))}"
+    if last:
+        return f"placed last until {clock(one.quarantined_until_s)}"
     return "to be checked" if one.corroborated_s else "in service"

@@ -25,7 +25,7 @@ from ftrun.supervisor.nodes.drain_rules import DrainRequest
 from ftrun.supervisor.nodes.recheck_rules import PREFIX, CheckNodes, CheckReport
 from ftrun.supervisor.nodes.spool import WaitingRequest
 from ftrun.supervisor.site import standing
-from ftrun.supervisor.site.database import SiteDatabase
+from ftrun.supervisor.site.database import DatabaseError, SiteDatabase
 from ftrun.supervisor.site.drain_service import Answer, DrainService
 from ftrun.supervisor.site.publication import Publication
 from ftrun.supervisor.site.standing import Event, Report, SiteRules, Standing
@@ -49,18 +49,21 @@ class ReportLimits:
 
 @dataclass
 class SiteService:
-    """`look` runs the checks of the recheck tier; `publication` may be None: nothing is published. `ticks` measures
+    """`open_ledger` opens the ledger; while it cannot, requests are answered all the same, reports wait in the spool
+    and `ledger_fault` says why. `look` runs the checks of the recheck tier; `publication` may be None: nothing is published. `ticks` measures
     intervals, whatever happens to the clock.
     """
 
     drains: DrainService
-    database: SiteDatabase
+    open_ledger: Callable[[], SiteDatabase]
     look: CheckNodes
     publication: Publication | None = None
     rules: SiteRules = field(default_factory=SiteRules)
     limits: ReportLimits = field(default_factory=ReportLimits)
     ticks: Callable[[], float] = time.monotonic
     nodes: Mapping[str, Standing] = field(default_factory=dict)
+    ledger_fault: str = ""
+    _ledger: SiteDatabase | None = None
     _due: bool = True  # the ledger has changed since `nodes` was folded
     _asked_s: float = float("-inf")
     _folded_s: float = float("-inf")
@@ -68,10 +71,32 @@ class SiteService:
     _rows: Mapping[str, NodeRow] = field(default_factory=dict)
 
     def round(self) -> list[Answer]:
-        """Do what is due. Raises OSError, SlurmError, DatabaseError: what was not done stays where it is."""
+        """Do what is due. Raises OSError, SlurmError: what was not done stays where it is."""
         waiting, rubbish = self.drains.spool.look()
         answers = self.drains.round([one for one in waiting if not one.is_report], rubbish)
-        answers += self._take_reports([one for one in waiting if one.is_report])
+        try:
+            answers += self._follow_reports([one for one in waiting if one.is_report])
+            self.ledger_fault = ""
+        except DatabaseError as error:
+            self.ledger_fault = f"{error}; requests are answered, reports wait in the spool"
+            self.close()
+        return answers
+
+    def close(self) -> None:
+        """Close the ledger; the next round opens it again."""
+        if self._ledger is not None:
+            self._ledger.close()
+        self._ledger = None
+
+    @property
+    def database(self) -> SiteDatabase:
+        """The ledger. Raises DatabaseError."""
+        if self._ledger is None:
+            self._ledger = self.open_ledger()
+        return self._ledger
+
+    def _follow_reports(self, waiting: list[WaitingRequest]) -> list[Answer]:
+        answers = self._take_reports(waiting)
         self._watch_nodes()
         self._fold()
         answers += self._act()
@@ -261,6 +286,6 @@ def read_standings(
 def _report(asked: DrainRequest, uid: int, stays: Collection[NodeUsage], now_s: float) -> Report:
     project = next((stay.account for stay in stays if stay.uid == uid and asked.node in stay.nodes), "")
     return Report(
-        asked.id, uid, project, asked.node, asked.machine, asked.job, asked.fault, asked.signature,
+        asked.id, uid, project, asked.node, asked.job, asked.fault, asked.signature,
         asked.confidence, min(asked.seen_s, now_s), asked.ran_s, asked.digest,
     )  # fmt: skip

@@ -50,16 +50,12 @@ class SiteRules:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One incident of one user's run that blames a node, as far as Slurm confirms it. Times are Unix seconds.
-
-    `machine` is the identity of what bears the node's name, where it is known.
-    """
+    """One incident of one user's run that blames a node, as far as Slurm confirms it. Times are Unix seconds."""
 
     id: str
     uid: int
     project: str
     node: str
-    machine: str
     job: str
     fault: str
     signature: str

@@ -151,8 +151,7 @@ def home(tmp_path: Path) -> tuple[Path, dict[str, str]]:
 def site_of(now_s: float) -> http.server.ThreadingHTTPServer:
     """What the site's service publishes, as a text file that a server shows: a node that two users blame, one placed last."""
     told = [
-        Report(str(uid), uid, f"p{uid}", "n1", "", "7", "hardware-gpu", "s", 0.9, now_s - 60.0)
-        for uid in (1, 2)
+        Report(str(uid), uid, f"p{uid}", "n1", "7", "hardware-gpu", "s", 0.9, now_s - 60.0) for uid in (1, 2)
     ]
     events = [Event("q", "n2", now_s - 60.0, "quarantined", {"until_s": now_s + 1e5})]
     nodes = fold(told, events, now_s, SiteRules())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import shutil
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,13 +22,14 @@ from ftrun.slurm.records import replace
 from ftrun.supervisor.nodes import drain_rules
 from ftrun.supervisor.nodes.drain_rules import DrainRequest, Limits
 from ftrun.supervisor.nodes.recheck_rules import CheckReport
+from ftrun.supervisor.nodes.spool import Spool
 from ftrun.supervisor.site import drain_service
 from ftrun.supervisor.site.database import DatabaseError, SiteDatabase
 from ftrun.supervisor.site.drain_service import Answer, DrainService
 from ftrun.supervisor.site.publication import Publication
 from ftrun.supervisor.site.service import ReportLimits, SiteService
 from ftrun.supervisor.site.standing import Event, Report
-from ftrun.supervisor.store import site_nodes
+from ftrun.supervisor.store import append_log, site_nodes
 from tests.unit.site.test_drain_service import AWAY, BAD, SICK, WELL, Cut, Site
 
 WORN = CheckReport("answered", (BAD | {"severity": "degraded", "check": "gpu-ecc"},))
@@ -71,12 +74,13 @@ class Town(Site):
             self.home, self.cluster, self.spool, self.look, self.limits, self.opened,
             lambda: self.engine.now() - self.stepped_s, crash=crash, **more
         )  # fmt: skip
-        database = SiteDatabase(drain_service.site_dir(self.home))
+        ledger = partial(SiteDatabase, drain_service.site_dir(self.home))
         public = Publication(self.public, "c", acts=not drains.observe)
+        made = SiteService(drains, ledger, self.look, public, limits=self.reports, ticks=self.engine.now)
         try:
-            yield SiteService(drains, database, self.look, public, limits=self.reports, ticks=self.engine.now)
+            yield made
         finally:
-            database.close()
+            made.close()
 
     def once(self, **more: Any) -> list[Answer]:
         """A round of a service that has just begun."""
@@ -385,7 +389,7 @@ def test_the_ledger_may_be_cut_at_any_byte(tmp_path: Path) -> None:
     """Whatever of its journal reached the disk: what it holds is whole, and is what was kept up to some call."""
     folder = tmp_path / "site"
     database = SiteDatabase(str(folder))
-    told = [Report(f"{n:032x}", n, "p", "n1", "", "7", "network", "s", 0.5, 1000.0 + n) for n in range(6)]
+    told = [Report(f"{n:032x}", n, "p", "n1", "7", "network", "s", 0.5, 1000.0 + n) for n in range(6)]
     for one in told:
         database.add_report(one, 1.0)
         database.add_events(
@@ -421,3 +425,54 @@ def test_a_ledger_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "site.db").write_bytes(b"no database" * 1000)
     with pytest.raises(DatabaseError, match="whole copies are in"):
         SiteDatabase(str(tmp_path))
+
+
+def test_a_damaged_ledger_stops_no_drain(town: Town) -> None:
+    """Requests are answered without it, the service says so, reports wait; what was mended is opened again."""
+    path = Path(drain_service.site_dir(town.home)) / "site.db"
+    town.once()
+    kept = path.read_bytes()
+    town.truth["n1"] = SICK
+    asked = town.tell("ann", "n1", want="drain")
+    town.spool.files[f"{asked}.req"] = town.spool.files.pop(f"{asked}.rep")
+    told = town.tell("ben")
+    with town.serving() as service:
+        path.write_bytes(b"no database" * 1000)
+        assert [one.verdict for one in service.round()] == ["drained"]
+        assert "reports wait in the spool" in service.ledger_fault
+        assert list(town.spool.files) == [f"{told}.rep"]
+        path.write_bytes(kept)
+        assert [one.verdict for one in service.round()] == ["reported"]
+        assert service.ledger_fault == ""
+
+
+@pytest.mark.parametrize("name", ["public", "answers"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="folders of two users are made by root")
+def test_somebody_elses_folder_keeps_no_service_from_its_start(tmp_path: Path, name: str) -> None:
+    """Whoever makes it first: it is put aside, and gone after a round."""
+    place = tmp_path / "spool"
+    Spool(str(place)).close()
+    shutil.rmtree(place / name, ignore_errors=True)
+    (place / name).mkdir()
+    (place / name / "heap").write_bytes(b"x")
+    os.chown(place / name, 1001, 1001)
+    made = Spool(str(place))
+    Publication(str(place), "c")
+    made.look()
+    assert sorted(os.listdir(place)) == ["answers", "public"]
+    assert {(place / one).stat().st_uid for one in os.listdir(place)} == {0}
+    assert os.listdir(place / name) == []
+
+
+def test_looking_moves_and_locks_nothing(tmp_path: Path) -> None:
+    """Where a service of an earlier release has left its folder, and whether one runs, is found without a change."""
+    earlier = tmp_path / "operator"
+    earlier.mkdir()
+    assert drain_service.site_dir(str(tmp_path)) == str(earlier)
+    assert not append_log.is_locked(str(earlier))
+    assert list(earlier.iterdir()) == []
+    with append_log.lock_service(str(earlier)):
+        assert append_log.is_locked(str(earlier))
+    assert not append_log.is_locked(str(earlier))
+    assert drain_service.moved_site_dir(str(tmp_path)) == str(tmp_path / "site")
+    assert not earlier.exists()

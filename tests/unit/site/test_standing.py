@@ -17,7 +17,7 @@ RULES = SiteRules()
 def report(uid: int, node: str = "n1", ago_s: float = 3600.0, **more: object) -> Report:
     given = {"project": f"p{uid}", "fault": "hardware-gpu", "signature": f"s{uid}", "confidence": 0.8} | more
     told = f"{uid}-{node}-{ago_s}-{sorted(more)}"
-    return Report(told, uid, node=node, machine="", job="7", seen_s=NOW_S - ago_s, **given)  # type: ignore[arg-type]
+    return Report(told, uid, node=node, job="7", seen_s=NOW_S - ago_s, **given)  # type: ignore[arg-type]
 
 
 def folded(reports: Sequence[Report], events: Sequence[Event] = ()) -> dict[str, Standing]:
@@ -115,7 +115,7 @@ def history(seed: int) -> tuple[list[Report], list[Event], list[Report]]:
 
     def report(uid: int, node: str, ago_s: float, *, number: int, **more: object) -> Report:
         return Report(
-            f"{uid}:{number}", uid, node=node, machine="", job="7", seen_s=NOW_S - ago_s, fault="hardware-gpu", **more  # type: ignore[arg-type]
+            f"{uid}:{number}", uid, node=node, job="7", seen_s=NOW_S - ago_s, fault="hardware-gpu", **more  # type: ignore[arg-type]
         )  # fmt: skip
 
     events = [
