@@ -289,7 +289,7 @@ class _RollCall:
         """srun has given up on each question to this node alone, so no answer to it would be heard."""
         own = self._direct(node)
         return bool(own) and all(
-            one.question.over and self._watch.now_s - one.end_s >= AGAIN_S for one in own
+            one.question.over and self._watch.now_s - one.began_s >= AGAIN_S for one in own
         )
 
     def _missing_too_many(self) -> bool:
