@@ -121,8 +121,8 @@ class _Listener:
 
     @property
     def end_s(self) -> float:
-        """Until when an answer could be heard."""
-        return self._watch.now_s if self._over_s is None else self._over_s
+        """Until when an answer could be heard, with the pause before the next question."""
+        return self._watch.now_s if self._over_s is None else min(self._watch.now_s, self._over_s + AGAIN_S)
 
     @property
     def slowest_s(self) -> float:
