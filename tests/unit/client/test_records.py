@@ -187,11 +187,11 @@ def test_all_records_take_the_arguments_that_usual_ones_would() -> None:
             (
                 f.name,
                 f.type,
-                field(default=f.default)
+                field(default=f.default, init=f.init)
                 if f.default is not dataclasses.MISSING
-                else field(default_factory=f.default_factory)
+                else field(default_factory=f.default_factory, init=f.init)
                 if f.default_factory is not dataclasses.MISSING
-                else field(),
+                else field(init=f.init),
             )
             for f in dataclasses.fields(one)
         ]
