@@ -221,7 +221,9 @@ class CheckpointWait:
             return save_request.SaveVerdict(False, False, "a new checkpoint is awaited")
         self._looked_s = mono_s
         self._seen = checkpoint_state(self._ctx, self._monitor, self._settings, self._watch)
-        verdict = save_request.save_verdict(self._request, self._seen, mono_s - self._began_s)
+        verdict = save_request.save_verdict(
+            self._request, self._seen, mono_s - self._began_s, diverged=self._monitor.memory.diverged
+        )
         if verdict.still_written and not self._warned:
             self._warned = True
             log_line(save_request.still_written_warning(verdict))

@@ -99,7 +99,7 @@ def awaited_verdict(ctx: RunContext) -> SaveVerdict:
     )
     now = newest_sight(ctx)
     waited_s = ctx.observations.stopwatches["save asked", request["token"]].held_s(ctx.snapshot.mono_s)
-    verdict = save_request.save_verdict(asking, now, waited_s)
+    verdict = save_request.save_verdict(asking, now, waited_s, diverged=ctx.observations.diverged)
     if not verdict.end:
         if verdict.still_written and ctx.observations.intervals["save warned", request["token"]].first():
             ctx.record("warned", message=save_request.still_written_warning(verdict))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts
 from ftrun.supervisor.diagnosis.rank_deaths import is_rank_death
 from ftrun.supervisor.model.types import Diagnosis, Evidence, FaultClass
+from ftrun.supervisor.telemetry.divergence import find_divergence
 
 if TYPE_CHECKING:
     from ftrun.supervisor.telemetry.log_watcher import WatchReport
@@ -72,6 +73,12 @@ class LaunchState:
     def evidence(self) -> tuple[Evidence, ...]:
         """The evidence from this launch's logs so far."""
         return self.report.evidence if self.report is not None else ()
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the log shows that the training has diverged."""
+        report = self.report
+        return report is not None and find_divergence(report.evidence, report.health) is not None
 
     def note_growth(self, report: WatchReport, mono_s: float) -> bool:
         """Store the report. True if the logs have grown."""

@@ -10,7 +10,8 @@ A checkpoint is new if its step is higher than that of the newest one known when
 same one written anew; an older one that remains after a newer one was removed is not new. It is complete if
 it has the marker or, without a marker, if it has not changed for `QUIET_S`, or if a newer one is being written
 while it rests: a script that saves every few seconds never pauses for so long. If no file was ever seen, a log
-line that says "saved" counts.
+line that says "saved" counts. A start that ftrun ends by its own choice (`_BY_CHOICE`) loses nothing by it: what it
+saves after it diverged is not counted, since no later start loads that.
 
 The emergency checkpoint (`gasp`) is the short form: after a fault that left most processes alive they are
 asked once, for a short time.
@@ -47,6 +48,9 @@ class Occasion(StrEnum):
     GASP = "gasp"
 
 
+_BY_CHOICE = frozenset({Occasion.SWAP, Occasion.DRAIN, Occasion.GROW})
+
+
 @dataclass(frozen=True, slots=True)
 class SaveRequest:
     """A checkpoint was requested. `known`: the state at that time; `wait_s`: the longest wait, None = until
@@ -72,10 +76,15 @@ class SaveVerdict:
     still_written: bool = False
 
 
-def save_verdict(ask: SaveRequest, now: CheckpointState, waited_s: float) -> SaveVerdict:
+def save_verdict(
+    ask: SaveRequest, now: CheckpointState, waited_s: float, *, diverged: bool = False
+) -> SaveVerdict:
     """Whether the wait for a new complete checkpoint is over. `waited_s` is from the caller's monotonic
-    clock.
+    clock; `diverged`: the log shows that the training has.
     """
+    if diverged and ask.occasion in _BY_CHOICE:
+        late = ask.wait_s is not None and waited_s >= ask.wait_s
+        return SaveVerdict(late, False, "the training has diverged: what it saves now is not loaded again")
     fresh = is_new(ask.known, now)
     if fresh and _complete(now):
         return SaveVerdict(True, True, f"a new checkpoint is complete: {_name(now)}", now.path)

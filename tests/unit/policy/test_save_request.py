@@ -106,6 +106,23 @@ def test_a_script_that_saves_all_the_time_has_saved_once_it_goes_on_to_the_next(
         assert save_request.save_verdict(ask, replace(writing, overtaken=overtaken), 61.0).still_written
 
 
+@pytest.mark.parametrize("wait_s", [None, 300.0])
+@pytest.mark.parametrize("occasion", list(Occasion))
+def test_no_start_is_left_by_choice_for_a_checkpoint_that_a_diverged_training_wrote(
+    occasion: Occasion, wait_s: float | None
+) -> None:
+    """No later start would load it. Whoever must end the start, or was told to, takes what there is."""
+    ask = SaveRequest(occasion, OLD, wait_s)
+    saved = CheckpointState("/c/step-200.pt", "b", 200, marked=True)
+    by_choice = occasion in (Occasion.SWAP, Occasion.DRAIN, Occasion.GROW)
+
+    assert save_request.save_verdict(ask, saved, 9.0).saved
+    verdict = save_request.save_verdict(ask, saved, 9.0, diverged=True)
+    assert (verdict.end, verdict.saved) == (not by_choice, not by_choice)
+    late = save_request.save_verdict(ask, saved, 300.0, diverged=True)
+    assert (late.end, late.saved) == (not by_choice or wait_s is not None, not by_choice)
+
+
 def test_a_checkpoint_is_overtaken_once_another_is_written_behind_it(tmp_path: Path) -> None:
     """By the times of the file system, a second apart; two that are written side by side are both at work."""
     for step, at_s in ((1, 100.0), (2, 200.0), (3, 200.4)):
