@@ -115,8 +115,9 @@ def _started(run: Run, record: Record) -> Run:
     data = record["data"]
     before = run.attempt
     run = _at_launch(run, record["launch"])
-    if before is not None and (before.launch.end.state or data.get("stays")) and not data.get("over"):
-        # Intents to end were about the launch before.
+    # Intents to end were about the launch before. A cancel that was sent may have met one that is over by now.
+    met = data.get("over") and before is not None and (before.end_done or before.cancel_intended)
+    if before is not None and (before.launch.end.state or data.get("stays")) and not met:
         run = run.with_attempt(end_intended="", end_done=False, cancel_intended=False, cancel_offsets={})
     resizing = run.attempt.resizing if run.attempt is not None else 0
     if resizing:  # it started while it was being made smaller: its nodes tell whether that came first

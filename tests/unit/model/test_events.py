@@ -13,6 +13,7 @@ from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.run import Attempt, Launch, StartNote
 from ftrun.supervisor.model.states import FINAL_STATES, TRANSITIONS, IllegalEvent, State, next_state
+from tests.unit import moves
 
 TEXT = st.sampled_from(["", "a", "n1"])
 NODES = st.lists(st.sampled_from(["n1", "n2", "n3"]), unique=True)
@@ -167,6 +168,34 @@ def test_every_start_of_the_script_counts_once() -> None:
     assert Attempt(1, 0.0).starts_made == 1
     assert Attempt(1, 0.0, launch=Launch(1)).starts_made == 2
     assert Attempt(1, 0.0, begun=tuple(again), launch=Launch(1)).starts_made == 4
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_an_end_that_was_only_meant_says_nothing_of_a_later_launch(sent: bool) -> None:
+    """Slurm started the job again before anybody cancelled it: only a cancel that went out may have ended that launch."""
+    place = {"attempt": 1, "job": "7", "start": 1}
+    kinds: list[tuple[int, str, dict[str, Any]]] = [
+        (0, "run.created", {}),
+        (0, "attempt.opened", {}),
+        (0, "submit.intended", {"token": "t"}),
+        (0, "submit.done", {}),
+        (0, "job.started", {"nodes": ["a"]}),
+        (0, "end.intended", {"reason": "cancel by ann"}),
+        *([(0, "cancel.intended", {"what": "job 7", "own": True})] if sent else []),
+        (0, "job.requeued", {"launch": 0, "state": "PENDING"}),
+        (0, "run.stopped", {"reason": "cancelled by ann", "class": "cancelled"}),
+        (0, "run.resumed", {"decision": {"kind": "resubmit", "resumed": True}}),
+        (1, "job.started", {"nodes": ["a"], "over": True}),
+    ]
+    told = [
+        {"kind": kind, "at": float(at), "data": data, **place, "launch": launch}
+        for at, (launch, kind, data) in enumerate(kinds)
+    ]
+    attempt = events.fold("x", told).attempt
+
+    assert attempt is not None
+    assert (bool(attempt.end_intended), attempt.cancel_intended) == (sent, sent)
+    assert not moves.unlisted_moves("x", told)
 
 
 @pytest.mark.parametrize("knows", [False, True])
