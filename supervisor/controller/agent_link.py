@@ -178,6 +178,16 @@ def copy_journal(ctx: RunContext) -> None:
             _copy_launch(ctx, launch)
 
 
+def copy_later_journals(ctx: RunContext) -> None:
+    """Copy what the agents of launches noted that nobody followed: Slurm started the job again, and its end was already
+    decided. What they learnt of checkpoints and nodes holds for the next attempt. Raises as `copy_journal`.
+    """
+    attempt = ctx.attempt
+    for launch in attempt_dir.launch_numbers(ctx.run_dir, attempt.number):
+        if launch > attempt.launch.number:
+            _copy_launch(ctx, launch)
+
+
 def _copy_launch(ctx: RunContext, launch: int) -> None:
     read, attempt = ctx.observations.per_launch(_Agent).read_bytes, ctx.attempt
     path = os.path.join(_folder(ctx), f"{launch}.jsonl")

@@ -20,6 +20,7 @@ from ftrun.supervisor.context.cluster_view import cluster_view
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import (
     accounting,
+    agent_link,
     arrays,
     dependents,
     drain,
@@ -182,6 +183,7 @@ def _next_attempt(ctx: RunContext) -> None:
     unseen = ctx.observations.stopwatches["no partition"]
     if not view.partition and unseen.held_s(ctx.snapshot.mono_s) < PARTITION_WITHIN_S:
         return  # without the size of the partition it is unknown how many nodes may be excluded
+    agent_link.copy_later_journals(ctx)
     exclude, quarantined = _exclusions(ctx, view)
     tasks = arrays.tasks_to_repeat(ctx) if ctx.submission.get("array") else ()
     if ctx.act("open", lambda: run_dir.open_attempt(ctx.run_dir, number)) is None:

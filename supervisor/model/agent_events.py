@@ -39,7 +39,7 @@ from ftrun.supervisor.model.run import (
     max_step,
     progress_after,
 )
-from ftrun.supervisor.model.states import COMPANION_STATES, CompanionState
+from ftrun.supervisor.model.states import COMPANION_STATES, CompanionState, State
 from ftrun.supervisor.model.types import hang_verdict_from_json
 
 _NAME = re.compile(r"[0-9.]{1,64}")
@@ -221,7 +221,9 @@ def _decided(run: Run, record: Record) -> Run:
     before = run.budgets
     spent, retries = dict(data["spent"]), data["retries"]
     late_or_unaware = late or _unaware(run, data, known)
-    if late_or_unaware:
+    if given_back := _given_back(run):
+        spent, retries = dict(run.spent), run.retries
+    elif late_or_unaware:
         spent, retries = dict(run.spent), run.retries + 1
         if data.get("class") in data["spent"]:
             spent[data["class"]] = spent.get(data["class"], 0) + 1
@@ -229,8 +231,10 @@ def _decided(run: Run, record: Record) -> Run:
         run,
         spent=spent,
         retries=retries,
-        progress_at_s=run.progress_at_s if late_or_unaware else data.get("progress_at_s", run.progress_at_s),
-        rungs=run.rungs if late else dict(data.get("used", {})),
+        progress_at_s=run.progress_at_s
+        if late_or_unaware or given_back
+        else data.get("progress_at_s", run.progress_at_s),
+        rungs=run.rungs if late or given_back else dict(data.get("used", {})),
         **progress_after(run.best_step, run.best_checkpoint, data),
         excluded=run.excluded_after(record),
         set_aside=_set_aside(run, data),
@@ -256,6 +260,11 @@ def _unaware(run: Run, data: Mapping[str, Any], known: Incident | None) -> bool:
     """
     again = known is not None and known.before is not None
     return not again and run.progress_at_s is not None and data.get("progress_at_s", 0.0) is None
+
+
+def _given_back(run: Run) -> bool:
+    """Whether a person resumed the run, and no start of it began since: the agent decided before, and that spends nothing any more."""
+    return run.state is State.RECOVERING and bool(run.decision.get("resumed"))
 
 
 def _growth(run: Run, record: Record) -> Run:

@@ -21,6 +21,8 @@ TOLD_EVERY_S = 20.0
 
 # Each broke a law once, and says which; what mended it has a law of its own beside the code.
 BROKEN_ONCE = {
+    600225: "a launch that nobody followed could not load a checkpoint, and the next attempt was given it again",
+    600320: "an end that was only meant for a launch counted for the next one, which a person had resumed",
     602483: "a start was moved off a drained node at a checkpoint that it wrote after it had diverged",
 }
 

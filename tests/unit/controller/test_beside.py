@@ -26,6 +26,7 @@ from ftrun.supervisor.reports import view_run
 from ftrun.supervisor.signatures import catalog
 from ftrun.supervisor.store import attempt_dir, checkpoints, journal, run_dir
 from ftrun.supervisor.store.crash_points import PlannedCrash
+from tests.fake_slurm import faults
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
@@ -411,6 +412,32 @@ def test_a_checkpoint_that_a_start_could_not_load_is_loaded_by_no_later_attempt(
     agent.live(2)
 
     assert cluster_view.newest_checkpoint(ctx).endswith("step-000005.pt")
+
+
+def test_what_the_agent_of_a_launch_learnt_that_nobody_followed_holds_for_the_next_attempt(
+    tmp_path: Path,
+) -> None:
+    """Slurm ran the job again while nobody watched, and a person had the run cancelled, then resumed: no later attempt loads what that launch could not load."""
+    life, _ = begun(tmp_path, checkpoint="ckpt/step-*.pt")
+    (life.cwd / "ckpt").mkdir()
+    for step in (5, 6):
+        (life.cwd / "ckpt" / f"step-00000{step}.pt").write_text("x")
+    torn = str(life.cwd / "ckpt" / "step-000006.pt")
+    faults.requeue(life.engine, 1)
+    life.engine.advance(30)
+    again = Agent(life, launch=1)
+    again.begin(1, ["n0", "n1", "n2"])
+    more = {"set_aside": [[torn, checkpoints.content_stamp(torn)]], "exclude": [], "aside": []}
+    again.decide(1, ["n0", "n1", "n2"], rung="step", **more)
+    life.ask("cancel", "1")
+    life.until("stopped")
+    assert torn not in dict(life.run.set_aside)
+
+    life.ask("resume", "2")
+    life.until("queued")
+    assert (life.attempt.number, torn in dict(life.run.set_aside)) == (2, True)
+    assert cluster_view.newest_checkpoint(life.supervisor.reconcilers[life.run_dir].ctx).endswith("5.pt")
+    assert (life.run.retries, dict(life.run.spent)) == (0, {}), "a person has given the budgets back since"
 
 
 def test_a_process_that_was_started_again_alone_is_an_incident_of_its_own(tmp_path: Path) -> None:
