@@ -12,7 +12,6 @@ object with the same slots, and then turns it into the record.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -32,9 +31,14 @@ else:
     def replace(record: Any, /, **changes: Any) -> Any:
         """As in the standard library; fast for records of `dataclass` above."""
         cls = record.__class__
-        drafted = _drafted(cls)
+        drafted = _drafted.get(cls)
         if drafted is None:
-            return dataclasses.replace(record, **changes)
+            if cls.__dict__.get("__setattr__") is not _no_set:  # not a record of this module
+                return dataclasses.replace(record, **changes)
+            lines = "".join(f" new.{name} = old.{name}\n" for name in cls.__slots__)
+            found: dict[str, Any] = {"draft": type(cls.__name__, (), {"__slots__": cls.__slots__})}
+            exec(f"def drafted(old):\n new = draft()\n{lines} return new", found)  # noqa: S102  as in _init
+            drafted = _drafted[cls] = found["drafted"]
         draft = drafted(record)
         for name, value in changes.items():
             try:
@@ -51,15 +55,7 @@ _OWN = {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr_
 _MISSING = dataclasses.MISSING
 
 
-@functools.cache
-def _drafted(cls: Any) -> Any:
-    """What copies a record into a writable object of the same layout; None where the class is not of this module."""
-    if cls.__dict__.get("__setattr__") is not _no_set:
-        return None
-    lines = "".join(f" new.{name} = old.{name}\n" for name in cls.__slots__)
-    found: dict[str, Any] = {"draft": type(cls.__name__, (), {"__slots__": cls.__slots__})}
-    exec(f"def drafted(old):\n new = draft()\n{lines} return new", found)  # noqa: S102  as in _init
-    return found["drafted"]
+_drafted: dict[type, Any] = {}  # record class -> what copies a record into a writable object of the same slots
 
 
 class _Factory:
