@@ -55,7 +55,9 @@ _OWN = {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr_
 _MISSING = dataclasses.MISSING
 
 
-_drafted: dict[type, Any] = {}  # record class -> what copies a record into a writable object of the same slots
+_drafted: dict[
+    type, Any
+] = {}  # record class -> what copies a record into a writable object of the same slots
 
 
 class _Factory:

@@ -1,20 +1,16 @@
-"""#SBATCH lines: parsed as sbatch does, and options removed from them. (pure)
+"""The words of #SBATCH lines, as sbatch reads them. (pure)
 
 sbatch joins the words of all lines before it parses them, so an option may be on one line and its value on
-the next. Only lines with an option to be removed are rewritten.
+the next.
 
-`ftrun sbatch` imports this module at startup, so it imports nothing but the option table.
+`ftrun sbatch` imports this module at startup, so it imports nothing.
 """
 
 from __future__ import annotations
 
-from ftrun.slurm.client.options import split
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from ftrun.slurm.client.options import Version
+    from collections.abc import Iterable
 
 
 def directives(script: bytes) -> list[list[str]]:
@@ -23,67 +19,15 @@ def directives(script: bytes) -> list[list[str]]:
     quote, at which sbatch stops with its own message, ends the list.
     """
     components: list[list[str]] = [[]]
-    for _, text in _directive_lines(script):
-        words, starts_component = _words(text)
+    for _, text in directive_texts(script):
+        words, starts_component = directive_words(text)
         if starts_component:
             components.append([])
         components[-1].extend(words)
     return components
 
 
-def drop_directives(
-    script: bytes,
-    names: Collection[str],
-    *,
-    version: Version | None = None,
-    extra: Mapping[str, int] | None = None,
-) -> bytes:
-    """The script without these options in its #SBATCH lines; every other byte stays. A line with other
-    options as well is rewritten with what is left. Raises OptionError if sbatch would refuse.
-    """
-    lines = script.split(b"\n")
-    head: list[tuple[int, list[str], bool]] = []
-    for number, text in _directive_lines(script):
-        words, starts_component = _words(text)
-        head.append((number, words, starts_component))
-    doomed = _doomed(head, names, version, extra)
-    for position, (number, words, starts_component) in enumerate(head):
-        if not any(place == position for place, _ in doomed):
-            continue
-        left = [new for index, word in enumerate(words) for new in doomed.get((position, index), (word,))]
-        lines[number] = line_of("#SBATCH", ["hetjob", *left] if starts_component else left)
-    return b"\n".join(lines)
-
-
-def _doomed(
-    head: list[tuple[int, list[str], bool]],
-    names: Collection[str],
-    version: Version | None,
-    extra: Mapping[str, int] | None,
-) -> dict[tuple[int, int], tuple[str, ...]]:
-    """(line, word) -> its replacement, for every word that contains an option in `names`."""
-    flat: list[tuple[int, int, str]] = []
-    for position, (_, words, starts_component) in enumerate(head):
-        if starts_component:
-            flat.append((position, -1, ":"))
-        flat.extend((position, index, word) for index, word in enumerate(words))
-    line = split([word for _, _, word in flat], version=version, extra=extra)
-    replaced: dict[tuple[int, int], tuple[str, ...]] = {}
-    at = 0
-    for word in line.words:
-        span = flat[at : at + len(word.tokens)]
-        at += len(word.tokens)
-        left = word.without(names) if word.options else word
-        if left is word:
-            continue
-        for position, index, _ in span:
-            replaced[position, index] = ()
-        if left is not None:
-            replaced[span[0][:2]] = left.tokens
-    return replaced
-
-
-def _directive_lines(script: bytes) -> list[tuple[int, str]]:
+def directive_texts(script: bytes) -> list[tuple[int, str]]:
     """(line number from 0, text after the magic word) of each directive."""
     found: list[tuple[int, str]] = []
     start = number = 0
@@ -103,7 +47,7 @@ def _directive_lines(script: bytes) -> list[tuple[int, str]]:
     return found
 
 
-def _words(text: str) -> tuple[list[str], bool]:
+def directive_words(text: str) -> tuple[list[str], bool]:
     """The words of one directive, and whether it opens a new component."""
     rest = text.lstrip()
     first = rest.split(None, 1)[0].lower() if rest else ""

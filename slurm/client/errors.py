@@ -8,9 +8,16 @@
 
 Only `Unreachable` and `RefusedForNow` are safe to repeat blindly, and only reads are repeated without
 asking: an `OutcomeUnknown` submission is looked up by its token first (protocol: never run one run twice).
+
+Beside them an `OptionError`: arguments that sbatch itself would refuse. `ftrun sbatch` imports this module at
+startup.
 """
 
 from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class SlurmError(Exception):
@@ -39,3 +46,32 @@ class OutcomeUnknown(SlurmError):
 
 class Unreachable(SlurmError):
     """The request never reached Slurm (no controller, no munge, no configuration)."""
+
+
+class OptionError(Exception):
+    """sbatch would refuse these arguments; show its own message."""
+
+
+class UnknownOption(OptionError):
+    """Not in the table: an option of a plugin or of a newer Slurm, or a typo. `name` has no dashes."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"unrecognized option '{name}'")
+        self.name = name
+
+
+class Ambiguous(OptionError):
+    """An abbreviation that fits several options, of the given version if there is one."""
+
+    def __init__(self, name: str, candidates: Iterable[str]) -> None:
+        super().__init__(f"option '--{name}' is ambiguous")
+        self.name = name
+        self.candidates = tuple(candidates)
+
+
+class MissingValue(OptionError):
+    """One of ftrun's own options is last and lacks its value. `name` is without `--ft-`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"--ft-{name}: a value is wanted")
+        self.name = name

@@ -1,4 +1,7 @@
-"""sbatch's options: the table, and splitting an argument list as sbatch itself does. (pure)
+"""sbatch's options: what the user asked for, and splitting an argument list as sbatch itself does. (pure)
+
+`SbatchOptions` answers which value counts: command line over variables over the directives of the script. It
+is split once in a submission and handed on.
 
 sbatch parses its arguments with getopt_long and a leading `+`: options end at the first word that is none,
 and that word is the script. So the split must know of all options whether they take a value.
@@ -7,87 +10,30 @@ and that word is the script. So the split must know of all options whether they 
   (`releases`) says in which versions an option exists; `split` raises Ambiguous where that matters and the
   version was not given. Options of SPANK plugins come from `sbatch --help` (`plugin_options`).
 - A lone `:` separates the components of a heterogeneous job, anywhere before the script.
-- sbatch applies the script's directives first, then SBATCH_* variables, then the command line.
 - Other words stay as they were typed.
 
-`ftrun sbatch` imports this module at startup, so it imports nothing but that table.
+sbatch goes through the components of a heterogeneous job one by one: first what the script says of a
+component, then what the command line says of it. What neither says is inherited from the component before,
+and where the command line has fewer parts than the script its last part counts for all the rest. So an
+option that ftrun adds to that last part would outweigh what the script says of later components: then the
+part is first written once for each component, which by itself changes nothing. Tried on 22.05 with
+comments, names, time limits and nodes.
+
+`ftrun sbatch` imports this module at startup, so it imports only that table and what parses words.
 """
 
 from __future__ import annotations
 
-from ftrun.slurm.client.releases import NONE, OLDEST, OPTIONAL, OPTIONS, REQUIRED
+from ftrun.slurm.client.directives import directive_texts, directive_words, directives, line_of
+from ftrun.slurm.client.errors import Ambiguous, MissingValue, OptionError, UnknownOption
+from ftrun.slurm.client.releases import LONG, NONE, OLDEST, OPTIONAL, REQUIRED, SAME_OPTION, SHORT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from typing import Any
 
     Version = tuple[int, int]
-
-# Long name, and the short one where there is one: what all releases know. What only some know stands in the table of releases.
-# Facts: the tables of src/common/slurm_opt.c of 22.05 to 26.05.
-_ALWAYS_REQUIRED = """
-account:A acctg-freq array:a batch bb bbf begin:b chdir:D cluster cluster-constraint clusters:M comment constraint:C
-container context core-spec:S cores-per-socket cpu-freq cpus-per-gpu cpus-per-task:c deadline delay-boot dependency:d
-distribution:m error:e exclude:x export export-file extra-node-info:B gid gpu-bind gpu-freq gpus:G gpus-per-node
-gpus-per-socket gpus-per-task gres gres-flags hint input:i job-name:J kill-on-invalid-dep licenses:L mail-type mail-user
-mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile:F nodelist:w nodes:N ntasks:n ntasks-per-core
-ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output:o partition:p prefer priority profile
-qos:q reservation signal sockets-per-node switches tasks-per-node thread-spec threads-per-core time:t time-min tmp uid
-wait-all-nodes wckey wrap
-"""
-_ALWAYS_BARE = """
-contiguous help:h hold:H ignore-pbs no-requeue overcommit:O oversubscribe:s parsable quiet:Q reboot spread-job test-only
-usage use-min-nodes verbose:v version:V wait:W
-"""
-_ALWAYS_OPTIONAL = "exclusive get-user-env nice no-kill:k propagate requeue"
-# Two names for one option: callers use one of them.
-_SAME = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
-
-
-class OptionError(Exception):
-    """sbatch would refuse these arguments; show its own message."""
-
-
-class UnknownOption(OptionError):
-    """Not in the table: an option of a plugin or of a newer Slurm, or a typo. `name` has no dashes."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"unrecognized option '{name}'")
-        self.name = name
-
-
-class Ambiguous(OptionError):
-    """An abbreviation that fits several options, of the given version if there is one."""
-
-    def __init__(self, name: str, candidates: Iterable[str]) -> None:
-        super().__init__(f"option '--{name}' is ambiguous")
-        self.name = name
-        self.candidates = tuple(candidates)
-
-
-class MissingValue(OptionError):
-    """One of ftrun's own options is last and lacks its value. `name` is without `--ft-`."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"--ft-{name}: a value is wanted")
-        self.name = name
-
-
-def _tables() -> tuple[dict[str, tuple[int, Version, Version | None]], dict[str, str]]:
-    long: dict[str, tuple[int, Version, Version | None]] = {}
-    short: dict[str, str] = {}
-    for text, takes in ((_ALWAYS_REQUIRED, REQUIRED), (_ALWAYS_BARE, NONE), (_ALWAYS_OPTIONAL, OPTIONAL)):
-        for entry in text.split():
-            name, _, letter = entry.partition(":")
-            long[name] = (takes, OLDEST, None)
-            if letter:
-                short[letter] = name
-    for name, takes, since, until in OPTIONS:
-        long[name] = (takes, since, until)
-    return long, short
-
-
-LONG, SHORT = _tables()
 
 
 class Word:
@@ -216,6 +162,127 @@ def _ended(words: list[Word]) -> bool:
     return False
 
 
+def _spell(name: str, value: str | None) -> str:
+    return f"--{name}" if value is None else f"--{name}={value}"
+
+
+class SbatchOptions:
+    """What the user asked sbatch for.
+
+    `line` as typed, `env` as it was, `head` a command line for each component of the script.
+    """
+
+    __slots__ = ("env", "head", "line")
+
+    def __init__(self, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> None:
+        self.line = line
+        self.head = list(head) or [CommandLine(())]
+        self.env = env
+
+    def get(self, name: str, variable: str = "") -> str:
+        """The value that sbatch goes by, "" for none; `variable`: the option's variable, if it has one."""
+        value = self.line.get(name)
+        if value is None and variable:
+            value = self.env.get(variable)
+        return value if value is not None else self.head[0].get(name) or ""
+
+    def has(self, name: str, variable: str = "") -> bool:
+        """Whether any source names the option, in any component."""
+        return self.line.has(name) or variable in self.env or any(part.has(name) for part in self.head)
+
+    @property
+    def shape(self) -> str:
+        """single, array or het."""
+        if self.line.components > 1 or len(self.head) > 1:
+            return "het"
+        return "array" if self.array else "single"
+
+    @property
+    def array(self) -> str:
+        """The array's specification; "" for a job that is no array (a heterogeneous job cannot be one)."""
+        if self.line.components > 1 or len(self.head) > 1:
+            return ""
+        return self.get("array", "SBATCH_ARRAY_INX")
+
+    @property
+    def signal(self) -> str:
+        """The user's own --signal; "" = none was given, "none" = given without a value."""
+        if self.line.has("signal"):
+            return self.line.get("signal") or "none"
+        if "SBATCH_SIGNAL" in self.env:
+            return self.env["SBATCH_SIGNAL"] or "none"
+        return next((part.get("signal") or "none" for part in self.head if part.has("signal")), "")
+
+    @property
+    def requeue(self) -> bool | None:
+        """Whether the user wants --requeue; None where nobody said either."""
+        for yes, no in (
+            (self.line.has("requeue"), self.line.has("no-requeue")),
+            ("SBATCH_REQUEUE" in self.env, "SBATCH_NO_REQUEUE" in self.env),
+            (self.head[0].has("requeue"), self.head[0].has("no-requeue")),
+        ):
+            if yes or no:
+                return not no
+        return None
+
+    @property
+    def is_expedited(self) -> bool:
+        """Whether the user wants --requeue=expedite (25.11 and later): after a failed epilog or a lost node Slurm puts the job
+        first, after any other failure it holds the job.
+        """
+        told = [self.line.get("requeue", part) for part in range(self.line.components)]
+        told += [self.env.get("SBATCH_REQUEUE"), *(part.get("requeue") for part in self.head)]
+        return any((value or "").lower() == "expedite" for value in told)
+
+
+def value_of_each(name: str, line: CommandLine, head: Sequence[CommandLine]) -> list[str | None]:
+    """The value of an option for each component; None where nobody gave one."""
+    values: list[str | None] = []
+    for part in range(max(line.components, len(head))):
+        typed = line.get(name, min(part, line.components - 1))
+        written = head[part].get(name) if part < len(head) else None
+        inherited = values[-1] if values else None
+        values.append(typed if typed is not None else written if written is not None else inherited)
+    return values
+
+
+def with_parts_for(line: CommandLine, *values: Sequence[str | None]) -> CommandLine:
+    """The same arguments with enough parts to give each component its own of these values."""
+    parts = line.components
+    if all(value == each[parts - 1] for each in values for value in each[parts:]):
+        return line
+    return line.widened(max(len(each) for each in values))
+
+
+def with_token(changed: CommandLine, given: SbatchOptions, token: str) -> CommandLine:
+    """`changed` with the token in the comment of each component: behind the user's own text, or under a key of
+    its own where that is a JSON object, which other programs read (`{"APS": ...}`).
+    """
+    own = value_of_each("comment", given.line, given.head)
+    changed = with_parts_for(changed, own).without("comment")
+    for part in range(changed.components):
+        changed = changed.with_option("comment", comment_with(own[part] or "", token), part)
+    return changed
+
+
+def comment_with(comment: str, token: str) -> str:
+    """The user's comment with a token of ours. (pure)"""
+    text = comment.strip()
+    if text[:1] == "{" and text[-1:] == "}":
+        import json  # most submissions have no such comment
+
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if isinstance(found, dict):  # the user's own bytes stay as they are
+            return f'{text[:-1].rstrip()}{", " if found else ""}"ftrun": "{token}"}}'
+    return f"{comment} {token}" if comment else token
+
+
+# ---------------------------------------------------------------------- from text
+
+
 def split(
     argv: Sequence[str],
     *,
@@ -273,7 +340,7 @@ def _long(
     """((options complete in themselves), the option that wants the next word or None)."""
     typed, equals, value = text.partition("=")
     name, takes = _resolve(typed, version, extra or {})
-    name = _SAME.get(name, name)
+    name = SAME_OPTION.get(name, name)
     if equals:
         if takes == NONE:
             raise OptionError(f"option '--{name}' doesn't allow an argument")
@@ -327,23 +394,81 @@ def _short(letters: str) -> tuple[tuple[tuple[str, str | None], ...], str | None
     return tuple(options), None
 
 
-def _spell(name: str, value: str | None) -> str:
-    return f"--{name}" if value is None else f"--{name}={value}"
-
-
-def plugin_options(help_text: str) -> dict[str, int]:
-    """Options in the text of `sbatch --help` that the table lacks: SPANK plugins' and a newer Slurm's.
-    Returns long name -> NONE, REQUIRED or OPTIONAL. The help writes `--name`, `--name=value`,
-    `--name[=value]`.
+def drop_directives(
+    script: bytes,
+    names: Collection[str],
+    *,
+    version: Version | None = None,
+    extra: Mapping[str, int] | None = None,
+) -> bytes:
+    """The script without these options in its #SBATCH lines; every other byte stays. A line with other
+    options as well is rewritten with what is left. Raises OptionError if sbatch would refuse.
     """
-    found: dict[str, int] = {}
-    for line in help_text.splitlines():
-        words = line.split()
-        for word in words[:2]:  # "-N, --nodes=N" or "--nodes=N"
-            if not word.startswith("--") or len(word) < 3:
-                continue
-            name = word[2:].replace("[", "=").split("=", 1)[0].rstrip(",")
-            if name not in LONG:
-                found[name] = OPTIONAL if "[=" in word else REQUIRED if "=" in word else NONE
-            break
-    return found
+    lines = script.split(b"\n")
+    head: list[tuple[int, list[str], bool]] = []
+    for number, text in directive_texts(script):
+        words, starts_component = directive_words(text)
+        head.append((number, words, starts_component))
+    doomed = _doomed(head, names, version, extra)
+    for position, (number, words, starts_component) in enumerate(head):
+        if not any(place == position for place, _ in doomed):
+            continue
+        left = [new for index, word in enumerate(words) for new in doomed.get((position, index), (word,))]
+        lines[number] = line_of("#SBATCH", ["hetjob", *left] if starts_component else left)
+    return b"\n".join(lines)
+
+
+def _doomed(
+    head: list[tuple[int, list[str], bool]],
+    names: Collection[str],
+    version: Version | None,
+    extra: Mapping[str, int] | None,
+) -> dict[tuple[int, int], tuple[str, ...]]:
+    """(line, word) -> its replacement, for every word that contains an option in `names`."""
+    flat: list[tuple[int, int, str]] = []
+    for position, (_, words, starts_component) in enumerate(head):
+        if starts_component:
+            flat.append((position, -1, ":"))
+        flat.extend((position, index, word) for index, word in enumerate(words))
+    line = split([word for _, _, word in flat], version=version, extra=extra)
+    replaced: dict[tuple[int, int], tuple[str, ...]] = {}
+    at = 0
+    for word in line.words:
+        span = flat[at : at + len(word.tokens)]
+        at += len(word.tokens)
+        left = word.without(names) if word.options else word
+        if left is word:
+            continue
+        for position, index, _ in span:
+            replaced[position, index] = ()
+        if left is not None:
+            replaced[span[0][:2]] = left.tokens
+    return replaced
+
+
+def split_facts(context: Mapping[str, Any]) -> tuple[tuple[int, int] | None, Mapping[str, int] | None]:
+    """(Slurm's version, options of plugins), where the options were not clear without them."""
+    known = context.get("slurm_version")
+    return (known[0], known[1]) if known else None, context.get("plugin_options")
+
+
+def script_options(script: bytes, context: Mapping[str, Any]) -> list[CommandLine]:
+    """The #SBATCH options by component, those of #PBS and #BSUB in the first. Raises OptionError."""
+    head = [CommandLine(())]
+    if b"#SBATCH" in script or b"#SLURM" in script:
+        version, extra = split_facts(context)
+        head = [split(words, version=version, extra=extra) for words in directives(script)]
+    ignored = not context.get("foreign", True) or "--ignore-pbs" in context.get("argv", ())
+    if (b"#PBS" in script or b"#BSUB" in script) and not (ignored or head[0].has("ignore-pbs")):
+        from ftrun.slurm.client import foreign_directives
+
+        foreign = split(foreign_directives.foreign_words(script, head[0].get("export")))
+        head[0] = CommandLine((*head[0].words, *foreign.words))
+    return head
+
+
+def submitted_options(context: Mapping[str, Any], script: bytes, env: Mapping[str, str]) -> SbatchOptions:
+    """The options of a kept submission, split as they were the first time. Raises OptionError."""
+    version, extra = split_facts(context)
+    line = split(context["argv"], version=version, extra=extra)
+    return SbatchOptions(line, script_options(script, context), env)

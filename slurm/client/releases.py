@@ -46,6 +46,26 @@ SINCE: dict[str, Release] = {
 }
 """What code asks for, by the release that began it. docs/releases.md has all known differences."""
 
+# Long name, and the short one where there is one: what all releases know. What only some know stands in the table of releases.
+# Facts: the tables of src/common/slurm_opt.c of 22.05 to 26.05.
+_ALWAYS_REQUIRED = """
+account:A acctg-freq array:a batch bb bbf begin:b chdir:D cluster cluster-constraint clusters:M comment constraint:C
+container context core-spec:S cores-per-socket cpu-freq cpus-per-gpu cpus-per-task:c deadline delay-boot dependency:d
+distribution:m error:e exclude:x export export-file extra-node-info:B gid gpu-bind gpu-freq gpus:G gpus-per-node
+gpus-per-socket gpus-per-task gres gres-flags hint input:i job-name:J kill-on-invalid-dep licenses:L mail-type mail-user
+mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile:F nodelist:w nodes:N ntasks:n ntasks-per-core
+ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output:o partition:p prefer priority profile
+qos:q reservation signal sockets-per-node switches tasks-per-node thread-spec threads-per-core time:t time-min tmp uid
+wait-all-nodes wckey wrap
+"""
+_ALWAYS_BARE = """
+contiguous help:h hold:H ignore-pbs no-requeue overcommit:O oversubscribe:s parsable quiet:Q reboot spread-job test-only
+usage use-min-nodes verbose:v version:V wait:W
+"""
+_ALWAYS_OPTIONAL = "exclusive get-user-env nice no-kill:k propagate requeue"
+# Two names for one option: callers use one of them.
+SAME_OPTION = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
+
 
 def since(key: str, release: Release) -> bool:
     """Whether this difference applies to `release`."""
@@ -55,3 +75,38 @@ def since(key: str, release: Release) -> bool:
 def release_text(release: Release) -> str:
     """As Slurm writes it: 22.05."""
     return f"{release[0]}.{release[1]:02d}"
+
+
+def _tables() -> tuple[dict[str, tuple[int, Release, Release | None]], dict[str, str]]:
+    long: dict[str, tuple[int, Release, Release | None]] = {}
+    short: dict[str, str] = {}
+    for text, takes in ((_ALWAYS_REQUIRED, REQUIRED), (_ALWAYS_BARE, NONE), (_ALWAYS_OPTIONAL, OPTIONAL)):
+        for entry in text.split():
+            name, _, letter = entry.partition(":")
+            long[name] = (takes, OLDEST, None)
+            if letter:
+                short[letter] = name
+    for name, takes, first, last in OPTIONS:
+        long[name] = (takes, first, last)
+    return long, short
+
+
+LONG, SHORT = _tables()
+
+
+def plugin_options(help_text: str) -> dict[str, int]:
+    """Options in the text of `sbatch --help` that the table lacks: SPANK plugins' and a newer Slurm's.
+    Returns long name -> NONE, REQUIRED or OPTIONAL. The help writes `--name`, `--name=value`,
+    `--name[=value]`.
+    """
+    found: dict[str, int] = {}
+    for line in help_text.splitlines():
+        words = line.split()
+        for word in words[:2]:  # "-N, --nodes=N" or "--nodes=N"
+            if not word.startswith("--") or len(word) < 3:
+                continue
+            name = word[2:].replace("[", "=").split("=", 1)[0].rstrip(",")
+            if name not in LONG:
+                found[name] = OPTIONAL if "[=" in word else REQUIRED if "=" in word else NONE
+            break
+    return found

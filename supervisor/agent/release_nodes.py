@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.slurm.client.errors import SlurmError
-from ftrun.slurm.client.options import OptionError
+from ftrun.slurm.client.errors import OptionError, SlurmError
 from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.store import submission_context

@@ -15,8 +15,7 @@ import typer
 
 from ftrun.slurm.client import options
 from ftrun.slurm.client.cluster import JobDetails
-from ftrun.slurm.client.errors import SlurmError
-from ftrun.slurm.client.options import OptionError
+from ftrun.slurm.client.errors import OptionError, SlurmError
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.supervisor.cli import common
@@ -24,7 +23,7 @@ from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.model.errors import SubmitImpossible, UnreadableRun, UserError
 from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
-from ftrun.supervisor.submission import arguments, compose, plain_job, sbatch_options
+from ftrun.supervisor.submission import arguments, compose, plain_job
 from ftrun.supervisor.submission.adoption import Adoption
 from ftrun.supervisor.submission.arguments import PlainSubmission, Submission
 
@@ -141,7 +140,7 @@ def _submission(
         raise UserError(f"job {job}: its working folder {folder}: {error.strerror}", 1) from None
     told: dict[str, Any] = {"argv": [], "slurm_version": None, "plugin_options": {}, "foreign": True}
     try:
-        heads = sbatch_options.directive_lines(script, told)
+        heads = options.script_options(script, told)
         asked_for = plain_job.sbatch_arguments(details, heads[0])
         asked = Submission([*own, *asked_for, *plain_job.script_words(details, words)], env)
         arguments.read_submission(asked, script)

@@ -181,7 +181,7 @@ def _sbatch(before: Sequence[str], current: str) -> Iterator[str]:
         yield from _matching(_own_options(), current)
         always = [
             (f"--{name}=" if takes == releases.REQUIRED else f"--{name}", "")
-            for name, (takes, since, until) in client_options.LONG.items()
+            for name, (takes, since, until) in releases.LONG.items()
             if since == releases.OLDEST and until is None
         ]
         yield from _matching(sorted(always), current)
@@ -199,7 +199,7 @@ def _own_options() -> list[tuple[str, str]]:
 
 def _kind_of_sbatch(word: str) -> str:
     """The kind of value that an option takes."""
-    from ftrun.slurm.client.options import SHORT
+    from ftrun.slurm.client.releases import SHORT
     from ftrun.supervisor.config.settings import SETTINGS
 
     if word.startswith("--ft-") and word[5:] in SETTINGS:

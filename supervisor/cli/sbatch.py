@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ftrun.slurm.client.options import OptionError
+from ftrun.slurm.client.errors import OptionError
 from ftrun.supervisor.cluster import choice
 from ftrun.supervisor.model.errors import UnreadableRun, UserError
 from ftrun.supervisor.store import journal, submission_context

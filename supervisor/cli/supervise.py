@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from ftrun.hooks.runtime.ownership import private_folders
+from ftrun.slurm.client import errors
 from ftrun.slurm.client import options as client_options
 from ftrun.slurm.client.cluster import Cluster, PartitionRow, SubmitRequest
 from ftrun.slurm.client.parse import parse_seconds
@@ -399,7 +400,7 @@ def time_limit(words: Sequence[str], partitions: Mapping[str, PartitionRow]) -> 
     """Minutes to ask for: a day, or the partition's limit; None if `words` set one. Raises UserError."""
     try:
         line = client_options.split(list(words))
-    except client_options.OptionError as error:
+    except errors.OptionError as error:
         raise UserError(f"--sbatch-options: {error}") from None
     if line.script is not None:
         raise UserError(f"--sbatch-options: options of sbatch are wanted, not {line.script!r}")

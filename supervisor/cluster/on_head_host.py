@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from ftrun.slurm.client import options
-from ftrun.slurm.client.options import OptionError
+from ftrun.slurm.client.errors import OptionError
 from ftrun.slurm.cluster.plan import Host, Plan
 from ftrun.supervisor.cluster import choice, site_file
 from ftrun.supervisor.cluster.state import SAID, ClusterState

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client.options import OptionError
+from ftrun.slurm.client.errors import OptionError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.context.cluster_view import lost_nodes

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.slurm.client.errors import RefusedForGood
-from ftrun.slurm.client.options import OptionError
+from ftrun.slurm.client.errors import OptionError, RefusedForGood
 from ftrun.supervisor.config.node_counts import Sizes, sizes_of_settings
 from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.context.cluster_view import cluster_view, newest_checkpoint
@@ -32,7 +31,7 @@ from ftrun.supervisor.model.types import Decision, FaultClass
 from ftrun.supervisor.policy import queue
 from ftrun.supervisor.policy.queue import PendingJob, QueueClock, WaitSettings
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import in_allocation, plan, sbatch_options
+from ftrun.supervisor.submission import in_allocation, named_nodes, plan
 
 LOOK_EVERY_S = 5.0
 
@@ -249,7 +248,7 @@ def _readmit_nodes(ctx: RunContext, nodes: Sequence[str], reason: str) -> None:
 def _users_own(ctx: RunContext) -> set[str]:
     try:
         kept, given = plan.load_options(ctx.run_dir)
-        return set(sbatch_options.excluded_nodes(given, kept.get("cwd", "")))
+        return set(named_nodes.excluded_nodes(given, kept.get("cwd", "")))
     except (submission_context.ContextError, OptionError, SubmitImpossible):
         return set()
 

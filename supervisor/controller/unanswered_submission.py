@@ -12,12 +12,12 @@ only the time in which Slurm answered counts.
 
 from __future__ import annotations
 
+from ftrun.slurm.client import options
 from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import exit_status, fencing, finish
 from ftrun.supervisor.model.types import Decision
 from ftrun.supervisor.store import attempt_dir, run_dir
-from ftrun.supervisor.submission import sbatch_options
 
 LOOKUP_FOR_S = 30.0  # how long a submission with an unknown outcome is looked up
 
@@ -49,7 +49,7 @@ def _mark(ctx: RunContext, job: str) -> None:
     details = ctx.services.cluster.details(job)
     if details is None or details.state.ended or has_token(details.comment, ctx.attempt.token):
         return
-    comment = sbatch_options.comment_with(details.comment, ctx.attempt.token)
+    comment = options.comment_with(details.comment, ctx.attempt.token)
     ctx.act("mark", lambda: ctx.services.cluster.set_comment(job, comment))
 
 

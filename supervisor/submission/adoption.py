@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 
+from ftrun.slurm.client import options
 from ftrun.slurm.client.cluster import Cluster, JobDetails
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError, Unreachable
 from ftrun.slurm.client.nodeset import fold
@@ -21,7 +22,7 @@ from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.store.crash_points import crash_plan
-from ftrun.supervisor.submission import plan, sbatch_options
+from ftrun.supervisor.submission import plan
 from ftrun.supervisor.submission.arguments import Submission
 from ftrun.supervisor.submission.first_attempt import FirstAttempt
 
@@ -85,7 +86,7 @@ class Adoption(FirstAttempt):
     def _mark(self, token: str) -> None:
         """Write the token behind the user's own comment, and see that it stands there. Raises SlurmError."""
         job = self.details.job_id
-        self.cluster.set_comment(job, sbatch_options.comment_with(self.details.comment, token))
+        self.cluster.set_comment(job, options.comment_with(self.details.comment, token))
         shown = self.cluster.details(job)
         if shown is not None and not has_token(shown.comment, token):
             raise SlurmError("the comment is not what was written (a plugin of this site may change it)")

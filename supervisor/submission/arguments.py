@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import sys
 
-from ftrun.slurm.client import options
-from ftrun.slurm.client.options import CommandLine, OptionError
+from ftrun.slurm.client import options, releases
+from ftrun.slurm.client.errors import Ambiguous, MissingValue, OptionError, UnknownOption
+from ftrun.slurm.client.options import CommandLine, SbatchOptions, script_options
 from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import SubmitImpossible, UserError
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import compose, in_allocation, sbatch_process
-from ftrun.supervisor.submission.sbatch_options import SbatchOptions, directive_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -166,14 +166,14 @@ def _split(asked: Submission) -> None:
     typed = asked.argv
     try:
         asked.given.line = options.split(typed, own=takes_value)
-    except (options.Ambiguous, options.UnknownOption):
+    except (Ambiguous, UnknownOption):
         _ask_sbatch(asked)
         try:
             asked.given.line = options.split(typed, version=asked.version, extra=asked.extra, own=takes_value)
         except OptionError as error:
-            unknown = error.name if isinstance(error, options.UnknownOption) else ""
+            unknown = error.name if isinstance(error, UnknownOption) else ""
             raise PlainSubmission("its options were not understood", unknown) from None
-    except options.MissingValue as error:
+    except MissingValue as error:
         raise UserError(str(error)) from None
     except OptionError:
         raise PlainSubmission("its options were not understood") from None
@@ -225,7 +225,7 @@ def _ask_sbatch(asked: Submission) -> None:
     parts = numbers[0].split(".") if numbers else []
     if len(parts) >= 2 and parts[0].isdigit() and parts[1].isdigit():
         asked.version = (int(parts[0]), int(parts[1]))
-    asked.extra = options.plugin_options(output_of("--help"))
+    asked.extra = releases.plugin_options(output_of("--help"))
 
 
 def _read_script(asked: Submission) -> None:
@@ -254,15 +254,15 @@ def _read_script(asked: Submission) -> None:
         except OSError:
             raise PlainSubmission from None  # sbatch cannot open it either and says so
     try:
-        asked.given.head = directive_lines(asked.script, asked.told)
-    except (options.Ambiguous, options.UnknownOption) as error:
+        asked.given.head = script_options(asked.script, asked.told)
+    except (Ambiguous, UnknownOption) as error:
         if error.name.startswith("ft-"):
             raise UserError(
                 f"#SBATCH --{error.name}: sbatch knows no settings of ftrun; write #FTRUN --{error.name[3:]} in its place"
             ) from None
         _ask_sbatch(asked)
         try:
-            asked.given.head = directive_lines(asked.script, asked.told)
+            asked.given.head = script_options(asked.script, asked.told)
         except OptionError:
             raise PlainSubmission("its #SBATCH options were not understood") from None
     except OptionError:

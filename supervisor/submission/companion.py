@@ -22,15 +22,14 @@ import os
 from collections.abc import Collection, Mapping
 
 from ftrun.hooks.bundle.shell import COMPANION_SH
-from ftrun.slurm.client import nodeset
-from ftrun.slurm.client.errors import SlurmError
-from ftrun.slurm.client.options import OptionError
+from ftrun.slurm.client import nodeset, options
+from ftrun.slurm.client.errors import OptionError, SlurmError
+from ftrun.slurm.client.options import SbatchOptions
 from ftrun.supervisor.model.agent_events import companion_mark
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import compose, plan, resize, sbatch_options, sbatch_process
-from ftrun.supervisor.submission.sbatch_options import SbatchOptions
+from ftrun.supervisor.submission import compose, named_nodes, plan, resize, sbatch_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def companion_call(
     where the companion runs ("" = as the user said), `pool` the option that borrows it from a pool. Raises
     SubmitImpossible with the reason why there can be none; OptionError.
     """
-    given = SbatchOptions.of_context(kept, script, env)
+    given = options.submitted_options(kept, script, env)
     if given.get("clusters", "SBATCH_CLUSTERS"):
         raise SubmitImpossible("a companion on another cluster (-M) cannot be had")
     shape = _shape(given, nodes)
@@ -139,7 +138,7 @@ def companion_call(
     own_names = {word.partition("=")[0] for word in argv}
     for name, variable in _CARRIED.items():
         argv += [] if f"--{name}" in own_names else _said(name, variable, given)
-    own = ",".join(sbatch_options.excluded_nodes(given, kept.get("cwd", "")))
+    own = ",".join(named_nodes.excluded_nodes(given, kept.get("cwd", "")))
     if away := ",".join(filter(None, (own, nodeset.fold(exclude)))):
         argv.append(f"--exclude={away}")
     folder = os.path.join(run_dir, "attempts", str(attempt), "companions")
@@ -150,7 +149,7 @@ def companion_call(
         f"--output={log}",
         "--input=/dev/null",
         f"--job-name={_name(kept, given)}",
-        f"--comment={sbatch_options.comment_with(comment or '', mark)}",
+        f"--comment={options.comment_with(comment or '', mark)}",
     ]
     facts = {
         "_ft_dir": run_dir,

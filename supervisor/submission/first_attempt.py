@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.submission.arguments import Submission
 
 _LOOK_UP_FOR_S = 25.0
+_ASK_S = 10.0  # how long Slurm may take to say whether a job could be placed
 _ASKED = "Batch job submission failed"  # sbatch's message once it has talked to slurmctld
 _FEDERATED_ID_DIGITS = 8  # 67,108,863 is the highest id outside of a federation
 
@@ -90,12 +91,34 @@ class FirstAttempt:
 
         spool, now_s = str(self.asked.config.values.get("site-spool") or ""), time.time()
         if user_exclusions.read_exclusions(self.home, now_s) or _site_avoids(spool, now_s):
-            from ftrun.supervisor.submission import avoid_excluded
+            from ftrun.supervisor.submission import named_nodes
 
-            made = planned(avoid_excluded.nodes_to_avoid(self.asked, self.home))
-            if made[0].exclude and avoid_excluded.can_be_placed(self.asked, made[1]):
+            made = planned(
+                named_nodes.nodes_to_avoid(
+                    self.asked.given, self.asked.config.values, self.asked.env, self.home
+                )
+            )
+            if made[0].exclude and self._can_be_placed(made[1]):
                 return made
         return planned(())
+
+    def _can_be_placed(self, call: plan.SbatchCall) -> bool:
+        """Whether sbatch would place such a job at any time; nothing is submitted."""
+        import subprocess
+
+        words = call.argv[: call.argv.index(call.path)] if not call.stdin else call.argv
+        try:
+            done = subprocess.run(
+                [self.asked.sbatch, "--test-only", *words],
+                env=self.asked.raw_env,
+                input=call.content,
+                capture_output=True,
+                timeout=_ASK_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return done.returncode == 0
 
     def submit(self) -> int:
         """Call sbatch once and record the result. Returns the exit status; `job` is "" if there is no job.

@@ -16,18 +16,18 @@ import os
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.model.errors import SettingError, UserError
-from ftrun.supervisor.submission import library_env, resize, sbatch_options
+from ftrun.supervisor.submission import library_env, named_nodes, resize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from typing import Any
 
+    from ftrun.slurm.client.options import SbatchOptions
     from ftrun.supervisor.config.sources import Config
     from ftrun.supervisor.model.run import Attempt
     from ftrun.supervisor.policy.policy_input import ClusterView
     from ftrun.supervisor.signatures.catalog import Signature
-    from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 
 def with_spares(
@@ -55,7 +55,7 @@ def with_spares(
         made = resize.resize(given, None, size=size, equal=equal) if size or equal else None
         return made if made is not None and (equal or made.active != made.full) else None
     number = wanted if fewer is None else min(fewer, wanted)
-    named = sbatch_options.required_nodes(given, cwd)
+    named = named_nodes.required_nodes(given, cwd)
     if named and exclude:
         usable = {*named, *idle} - {*exclude}
         needed = resize.resize(given, 0).active

@@ -23,8 +23,15 @@ from __future__ import annotations
 
 import os
 
-from ftrun.slurm.client.directives import drop_directives
-from ftrun.slurm.client.options import CommandLine, OptionError
+from ftrun.slurm.client import options
+from ftrun.slurm.client.errors import OptionError
+from ftrun.slurm.client.options import (
+    CommandLine,
+    SbatchOptions,
+    drop_directives,
+    value_of_each,
+    with_parts_for,
+)
 from ftrun.supervisor.config import home
 from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.model.errors import SubmitImpossible
@@ -35,10 +42,9 @@ from ftrun.supervisor.submission import (
     compose,
     in_allocation,
     library_env,
-    sbatch_options,
+    named_nodes,
     sbatch_process,
 )
-from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,7 +175,7 @@ def plan_attempt(
         agent=bool(context.get("python")),
         cwd=cwd,
     )
-    changed = sbatch_options.with_token(line.without("wrap", *dropped), given, spec.token_in(context))
+    changed = options.with_token(line.without("wrap", *dropped), given, spec.token_in(context))
     changed = _with_defaults(changed, given, context)
     changed = made.applied(changed) if made is not None else changed
     if spec.dependency is not None:
@@ -181,7 +187,7 @@ def plan_attempt(
     if spec.array:
         changed = changed.replacing("array", spec.array)
     if spec.exclude:
-        changed = sbatch_options.with_excluded(changed, given.head, spec.exclude, spec.idle, cwd)
+        changed = with_excluded(changed, given.head, spec.exclude, spec.idle, cwd)
     facts = _facts(context, given, spec, made, run_dir)
     content = _without(dropped, compose.compose(script, facts), given, context)
     path = os.path.join(
@@ -201,7 +207,7 @@ def load_options(
     """
     context = known or submission_context.load(run_dir)
     script, env = submission_context.script(run_dir), submission_context.environment(run_dir)
-    return context, SbatchOptions.of_context(context, script, env)
+    return context, options.submitted_options(context, script, env)
 
 
 def request_for(run_dir: str, spec: AttemptSpec, known: Mapping[str, Any] | None = None) -> SubmitRequest:
@@ -324,7 +330,7 @@ def _without(
     """The file without these options in its directives."""
     if not any(part.has(name) for part in given.head for name in dropped):
         return content
-    version, extra = sbatch_options.split_facts(context)
+    version, extra = options.split_facts(context)
     content = drop_directives(content, dropped, version=version, extra=extra)
     if b"#PBS" not in content:
         return content
@@ -438,3 +444,41 @@ def monitor_period(chosen: Mapping[str, Any]) -> str:
         return ""
     period_s = number_of(chosen, "watch-period")
     return f"{period_s:g} {min(period_s / 2, 30.0):g}"
+
+
+def with_excluded(
+    changed: CommandLine,
+    head: Sequence[CommandLine],
+    exclude: Sequence[str],
+    idle: Sequence[str],
+    cwd: str = "",
+) -> CommandLine:
+    """`--exclude` with these nodes beside the user's own; nodes that the user asked for by name are replaced.
+
+    A component of the script that names nodes of its own may get its own part of the command line.
+    """
+    from ftrun.slurm.client import nodeset
+
+    own, named, files = (value_of_each(name, changed, head) for name in ("exclude", "nodelist", "nodefile"))
+    changed = with_parts_for(changed, own, named, files)
+    wanted = [named_nodes.expanded_names(named[part], files[part], cwd) for part in range(changed.components)]
+    taken = {*exclude, *(node for nodes in wanted for node in nodes)}  # components have no node in common
+    spares = [node for node in idle if node not in taken]
+    for part, nodes in enumerate(wanted):
+        merged = ",".join(filter(None, (named_nodes.node_list(own[part] or "", cwd), nodeset.fold(exclude))))
+        changed = changed.with_option("exclude", merged, part)
+        if set(nodes) & set(exclude):
+            changed = changed.with_option(
+                "nodelist", nodeset.fold(_substituted(nodes, exclude, spares)), part
+            )
+    return changed
+
+
+def _substituted(wanted: Sequence[str], exclude: Sequence[str], spares: list[str]) -> list[str]:
+    """The nodes with one of `spares`, which is taken from there, in the place of each excluded one."""
+    bad = [node for node in wanted if node in exclude]
+    if len(spares) < len(bad):
+        raise SubmitImpossible(
+            f"the job asks for {', '.join(bad)} by name (-w), which must be avoided, and no idle node can stand in"
+        )
+    return [spares.pop(0) if node in exclude else node for node in wanted]

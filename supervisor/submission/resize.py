@@ -23,8 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ftrun.slurm.client.options import CommandLine
-    from ftrun.supervisor.submission.sbatch_options import SbatchOptions
+    from ftrun.slurm.client.options import CommandLine, SbatchOptions
 
 _COUNTED = "want a plain number of nodes: -N 4, or -n with --ntasks-per-node"
 _SHARES = ("node", "task", "socket")

@@ -17,8 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ftrun.slurm.client.options import SbatchOptions
     from ftrun.supervisor.submission.arguments import Submission
-    from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 _NAME = re.compile(r"%\d*([A-Za-z])")
 

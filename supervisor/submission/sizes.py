@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from ftrun.slurm.client.options import SbatchOptions
     from ftrun.supervisor.config.node_counts import GlobalBatch
     from ftrun.supervisor.config.sources import Config
-    from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 
 def refuse_sizes(config: Config, given: SbatchOptions) -> None:

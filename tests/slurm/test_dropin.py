@@ -19,7 +19,7 @@ import pytest
 from ftrun.slurm.client.nodeset import expand
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.store import run_dir as store_run_dir
-from ftrun.supervisor.submission import array_spec, plan, sbatch_options
+from ftrun.supervisor.submission import array_spec, named_nodes, plan
 from tests.matrix import spellings
 from tests.slurm.callee import Callee
 from tests.slurm.dropin_rows import ROWS, Row
@@ -243,8 +243,8 @@ def what_ftrun_read(run_dir: str) -> dict[str, object]:
         "shape": kept["shape"],
         "tasks": array_spec.array_tasks(kept["array"]),
         "requeue": plan.is_requeued(run_dir, otherwise=True),
-        "left out": set(sbatch_options.excluded_nodes(given, kept["cwd"])) if single else set(),
-        "asked for": set(sbatch_options.required_nodes(given, kept["cwd"])) if single else set(),
+        "left out": set(named_nodes.excluded_nodes(given, kept["cwd"])) if single else set(),
+        "asked for": set(named_nodes.required_nodes(given, kept["cwd"])) if single else set(),
         "waits for others": bool(given.get("dependency")),
     }
 

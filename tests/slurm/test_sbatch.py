@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.client.options import LONG, plugin_options
+from ftrun.slurm.client.releases import LONG, plugin_options
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.store import journal

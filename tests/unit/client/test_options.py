@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.slurm.client import options
-from ftrun.slurm.client.directives import directives, drop_directives
-from ftrun.slurm.client.options import LONG, SHORT, Ambiguous, OptionError, UnknownOption, split
-from ftrun.slurm.client.releases import NONE, OPTIONAL, REQUIRED
+from ftrun.slurm.client import releases
+from ftrun.slurm.client.directives import directives
+from ftrun.slurm.client.errors import Ambiguous, OptionError, UnknownOption
+from ftrun.slurm.client.options import drop_directives, split
+from ftrun.slurm.client.releases import LONG, NONE, OPTIONAL, REQUIRED, SHORT
 
 NEWEST = (26, 5)
 
@@ -103,7 +104,9 @@ def _getopt(
         if code == ord("?"):
             return None
         value = ctypes.c_char_p.in_dll(libc, "optarg").value
-        found.append((options._SAME.get(back[code], back[code]), None if value is None else value.decode()))
+        found.append(
+            (releases.SAME_OPTION.get(back[code], back[code]), None if value is None else value.decode())
+        )
     optind = ctypes.c_int.in_dll(libc, "optind").value
     return found, [w.decode() for w in words[optind : len(argv) + 1] if w is not None]
 
@@ -149,7 +152,7 @@ def test_a_short_form_that_another_version_reads_otherwise_needs_the_version() -
 def test_an_option_of_a_plugin_is_read_from_the_help() -> None:
     """A plugin's option may take a value, and only sbatch's own help tells so."""
     help_text = "Options provided by plugins:\n      --pyxis-image=[USER@]IMG  image\n      --warm[=level]  heat\n      --cold   no\n"
-    extra = options.plugin_options(help_text)
+    extra = releases.plugin_options(help_text)
     assert extra == {"pyxis-image": REQUIRED, "warm": OPTIONAL, "cold": NONE}
     assert split(["--pyxis-image", "a", "--cold", "job.sh"], extra=extra).script == "job.sh"
     with pytest.raises(UnknownOption):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import SubmitRequest
-from ftrun.slurm.client.options import split
+from ftrun.slurm.client.options import SbatchOptions, split
 from ftrun.supervisor.cli import common, main
 from ftrun.supervisor.cli.control import at_time, result_line
 from ftrun.supervisor.config import home, settings
@@ -25,7 +25,6 @@ from ftrun.supervisor.policy import estimates, save_request
 from ftrun.supervisor.policy.save_request import Occasion, SaveRequest
 from ftrun.supervisor.store import checkpoints, flag_files
 from ftrun.supervisor.submission import plan
-from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 from tests.unit.lives import Life
 
 NOTHING = CheckpointState()

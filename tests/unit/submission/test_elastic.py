@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.client import options
+from ftrun.slurm.client.options import SbatchOptions
 from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.model.errors import SettingError, SubmitImpossible
 from ftrun.supervisor.submission import in_allocation, sizes
 from ftrun.supervisor.submission.resize import resize
-from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 HEAD = [options.split(["job.sh"])]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.slurm.client.options import SbatchOptions
 from ftrun.supervisor.submission import cluster_client
 from ftrun.supervisor.submission.arguments import Submission
 from ftrun.supervisor.submission.cluster_client import federation_warning, parse_federation
-from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 ALONE = "Federation: all\nSelf:       east:127.0.0.1:6817 ID:1 FedState:ACTIVE Features:\n"
 TWO = f"{ALONE}Sibling:    west:10.0.0.2:6817 ID:2 FedState:ACTIVE Features:gpu PersistConnSend/Recv:Yes/Yes Synced:Yes\n"

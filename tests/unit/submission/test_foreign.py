@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from ftrun.slurm.client import options
 from ftrun.slurm.client.foreign_directives import drop_foreign, foreign_lines, foreign_words
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.submission import compose
-from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 from tests.unit.submission.test_submit import planned
 
 HEAD = b"#!/bin/sh\n#PBS -N name -l walltime=00:07:00,nodes=2:ppn=3\n#SBATCH -t 5\n#PBS -t 0-3 -h -W depend=afterok:7\n"
@@ -64,7 +64,7 @@ def test_an_array_of_pbs_is_an_array() -> None:
     shapes = [
         (given.shape, given.array)
         for kept in (_kept(), _kept(argv=["--ignore-pbs", "job.sh"]), _kept(foreign=False))
-        for given in (SbatchOptions.of_context(kept, HEAD, {}),)
+        for given in (options.submitted_options(kept, HEAD, {}),)
     ]
     assert shapes == [("array", "0-3"), ("single", ""), ("single", "")]
 

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.client import options
+from ftrun.slurm.client.options import SbatchOptions
 from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.model.errors import SettingError, SubmitImpossible, UserError
 from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.submission import in_allocation
 from ftrun.supervisor.submission.resize import ResizedSubmission, resize
-from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 PARTITION = tuple(f"n{i}" for i in range(8))
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.client.directives import directives
-from ftrun.slurm.client.options import LONG, Ambiguous, OptionError, split
-from ftrun.slurm.client.releases import OPTIONAL, OPTIONS, REQUIRED, TRIED, Release, release_text
+from ftrun.slurm.client.errors import Ambiguous, OptionError
+from ftrun.slurm.client.options import split
+from ftrun.slurm.client.releases import LONG, OPTIONAL, OPTIONS, REQUIRED, TRIED, Release, release_text
 from ftrun.supervisor.config import settings
 from tests.matrix.spellings import Spelling, kept
 from tests.unit.submission.test_submit import planned

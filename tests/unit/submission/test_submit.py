@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from ftrun.slurm.client import options
 from ftrun.slurm.client.directives import directives
-from ftrun.slurm.client.options import split
+from ftrun.slurm.client.options import SbatchOptions, script_options, split
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.model.errors import SubmitImpossible, UserError
 from ftrun.supervisor.store import attempt_dir, submission_context
@@ -19,7 +20,6 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import plan, sbatch_process
 from ftrun.supervisor.submission.first_attempt import FirstAttempt
 from ftrun.supervisor.submission.plan import AttemptSpec, SbatchCall, request_for
-from ftrun.supervisor.submission.sbatch_options import SbatchOptions, directive_lines
 
 SCRIPT = b"#!/bin/bash\n#SBATCH -p main\necho hello\n"
 TOKEN = "ftrun:job-0001:0123abcd:1"
@@ -42,7 +42,7 @@ def planned(
     context: dict[str, Any], script: bytes, env: dict[str, str] | None = None, attempt: int = 1, **spec: Any
 ) -> SbatchCall:
     """The call of sbatch for an attempt of the run in /r."""
-    given = SbatchOptions.of_context(context, script, env or {})
+    given = options.submitted_options(context, script, env or {})
     return plan.plan_attempt(context, script, given, AttemptSpec(attempt, **spec), run_dir="/r")
 
 
@@ -250,7 +250,7 @@ def test_the_shape_of_the_job_is_seen_wherever_it_was_said(
     argv: tuple[str, ...], script: bytes, env: dict[str, str], shape: tuple[str, str]
 ) -> None:
     """Command line, environment or script."""
-    given = SbatchOptions(split(argv), directive_lines(script, {}), env)
+    given = SbatchOptions(split(argv), script_options(script, {}), env)
     assert (given.shape, given.array) == shape
 
 
