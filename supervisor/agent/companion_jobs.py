@@ -286,7 +286,7 @@ class Companions:
             return
         if not one.job:
             if waited_s > FOUND_S:
-                self._fail(one, "Slurm did not say what became of its submission")
+                self._fail(one, "Slurm did not say what became of its submission", unanswered=True)
         elif row is None:
             one.unseen_s = one.unseen_s or mono_s
             if mono_s - one.unseen_s > UNSEEN_S:
@@ -341,10 +341,12 @@ class Companions:
 
     # ------------------------------------------------------------------ its end
 
-    def _fail(self, one: Companion, reason: str) -> None:
+    def _fail(self, one: Companion, reason: str, *, unanswered: bool = False) -> None:
         one.state, one.reason = FAILED, reason
         log_line(f"companion {one.number}: {reason}")
-        self.ctx.journal.record("companion.failed", number=one.number, job=one.job, reason=reason)
+        self.ctx.journal.record(
+            "companion.failed", number=one.number, job=one.job, reason=reason, unanswered=unanswered
+        )
         self.end(one.number, reason)
 
     def _end(self, one: Companion) -> None:

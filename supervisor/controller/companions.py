@@ -7,8 +7,9 @@ get that request. As with every effect, the end is announced, the cancel is sent
 until the job is gone.
 
 If the agent died between sbatch and its record, the companion has no id: it is found by its mark, for as long
-as an sbatch may be under way. A later one does no harm: its own script sees that it is not wanted and runs
-nothing of the user's.
+as an sbatch may be under way. Nothing waits for a later one: its own script sees that it is not wanted and runs
+nothing of the user's. It would wait in the queue until then, so its mark is looked up for some minutes more, and
+what bears it is cancelled.
 
 A job id alone is no identity (P1): only a job that bears the companion's mark is cancelled; if a site
 rewrites comments, one with the user and the name of the run's own job.
@@ -34,6 +35,7 @@ ABSENT_FOR_S = 60.0  # two answers that lack it must be this far apart (P6)
 FIND_FOR_S = 30.0  # how long an sbatch without a known outcome is looked up
 FIND_EVERY_S = 3.0
 AGAIN_EVERY_S = 30.0
+LATE_FOR_S = 600.0  # how long a companion may come that nobody waits for any more
 
 
 def job_ids(run: Run) -> tuple[str, ...]:
@@ -44,6 +46,17 @@ def job_ids(run: Run) -> tuple[str, ...]:
 def are_left(run: Run) -> bool:
     """Whether companions that the supervisor must end are not known to be gone. (pure)"""
     return any(reason_to_end(run, attempt, one) for attempt, one in _left(run))
+
+
+def awaits_late(ctx: RunContext) -> bool:
+    """Whether Slurm may still make a companion that nobody waits for."""
+    return any(_may_come(ctx, one) for _, one in _all(ctx.run))
+
+
+def _may_come(ctx: RunContext, one: Companion) -> bool:
+    """Supervisors of two hosts may differ about the time: then this lasts longer, or the companion ends itself."""
+    late_s = ctx.services.clock.now_s() - (one.gone_at_s or 0.0)
+    return one.gone and one.unanswered and not one.job and abs(late_s) < LATE_FOR_S
 
 
 def reason_to_end(run: Run, attempt: Attempt, one: Companion, held: Collection[str] = ()) -> str:
@@ -84,6 +97,10 @@ def reconcile_companions(ctx: RunContext) -> None:
             _follow(ctx, attempt, one, why)
         elif why:
             _search(ctx, attempt, one)
+    for _, one in _all(ctx.run):
+        looked_up = ctx.observations.intervals["companion late", one.mark]
+        if _may_come(ctx, one) and looked_up.due(ctx.snapshot.mono_s, AGAIN_EVERY_S):
+            _cancel_twins(ctx, one)
 
 
 def _released_but_alive(ctx: RunContext, one: Companion) -> str:
@@ -100,10 +117,11 @@ def _released_but_alive(ctx: RunContext, one: Companion) -> str:
 
 
 def _left(run: Run) -> Iterator[tuple[Attempt, Companion]]:
-    for attempt in run.attempts:
-        for one in attempt.companions:
-            if not one.gone:
-                yield attempt, one
+    return ((attempt, one) for attempt, one in _all(run) if not one.gone)
+
+
+def _all(run: Run) -> Iterator[tuple[Attempt, Companion]]:
+    return ((attempt, one) for attempt in run.attempts for one in attempt.companions)
 
 
 def _place(attempt: Attempt, one: Companion) -> tuple[int, int, int]:
@@ -149,7 +167,7 @@ def _cancel_twins(ctx: RunContext, one: Companion) -> bool:
     """Cancel, now and then until it is gone, another job with its mark. True if there is one. Raises
     SlurmError.
 
-    A controller that answered late may have executed the sbatch twice.
+    A controller that answered late may have executed the sbatch twice, or after its mark was looked up.
     """
     cluster = ctx.services.cluster
     living = [
@@ -160,7 +178,10 @@ def _cancel_twins(ctx: RunContext, one: Companion) -> bool:
         ctx.snapshot.mono_s, AGAIN_EVERY_S
     ):
         for job in sorted(twins):
+            what = f"job {job}, which nobody wants of companion {one.mark}"
+            ctx.record("cancel.intended", what=what, own=False)
             ctx.act("companion", functools.partial(cluster.cancel, job))
+            ctx.record("cancel.done", what=what)
     return bool(twins)
 
 
@@ -205,7 +226,11 @@ def _search(ctx: RunContext, attempt: Attempt, one: Companion) -> None:
         ctx.record("companion.submitted", **{**_about(attempt, one), COMPANION_JOB_KEY: job}, found=True)
     elif one.state in ("failed", "ended") or since_s >= FIND_FOR_S:  # its agent knew the answer
         ctx.record(
-            "companion.gone", **_about(attempt, one), state="", reason=one.reason or "no job bears its mark"
+            "companion.gone",
+            **_about(attempt, one),
+            state="",
+            reason=one.reason or "no job bears its mark",
+            unanswered=one.state not in ("failed", "ended"),
         )
 
 

@@ -508,4 +508,5 @@ def _requests_stamp(run_dir: str) -> float:
 def _unfinished(ctx: RunContext) -> bool:
     """Whether something is left to do for a final run."""
     left = dependents.are_left(ctx.run) or companions.are_left(ctx.run)
-    return left or finish.awaits_late_job(ctx) or user_hooks.has_pending_hooks(ctx)
+    late = finish.awaits_late_job(ctx) or companions.awaits_late(ctx)
+    return left or late or user_hooks.has_pending_hooks(ctx)

@@ -422,6 +422,7 @@ def _companion_moved(
         gone_at_s=_at_s(record) if state == "gone" and known.gone_at_s is None else known.gone_at_s,
         end_state=str(data.get("state", "")) if state == "gone" else known.end_state,
         by_us=known.by_us or state in ("ending", "ended"),
+        unanswered=known.unanswered or bool(data.get("unanswered")),
     )
     return tuple(changed if one is known else one for one in owner.companions)
 

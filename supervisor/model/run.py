@@ -76,6 +76,7 @@ class Companion:
     gone_at_s: float | None = None
     end_state: str = ""  # Slurm's state at its end; "" where nobody saw that
     by_us: bool = False  # we ended it, or were about to
+    unanswered: bool = False  # its sbatch gave no answer, and its mark found no job: Slurm may still make one
 
     @property
     def gone(self) -> bool:

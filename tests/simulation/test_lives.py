@@ -23,6 +23,7 @@ TOLD_EVERY_S = 20.0
 BROKEN_ONCE = {
     600225: "a launch that nobody followed could not load a checkpoint, and the next attempt was given it again",
     600320: "an end that was only meant for a launch counted for the next one, which a person had resumed",
+    601199: "a companion that Slurm made minutes after its sbatch, which gave no answer, waited although its run was over",
     602483: "a start was moved off a drained node at a checkpoint that it wrote after it had diverged",
 }
 

@@ -330,6 +330,35 @@ def test_an_sbatch_that_made_nothing_is_looked_for_and_given_up(tmp_path: Path, 
     assert waited_s < 10 if failed else waited_s >= companions.FIND_FOR_S
 
 
+@pytest.mark.parametrize("ended", ["the script fails", "the script ends well"])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_companion_that_slurm_makes_minutes_later_is_cancelled(
+    tmp_path: Path, known: bool, ended: str
+) -> None:
+    """Its sbatch gave no answer, and nobody waits for it: not the next attempt, nor the end of the run. It leaves the queue as soon as it is there."""
+    company = Company(tmp_path)
+    company.ask()
+    if known:
+        company.agent.note("companion.failed", number=1, reason="no answer", unanswered=True)
+    company.agent.live(2)
+    company.end(ended)
+    company.life.until("queued" if ended == "the script fails" else "finished")
+    company.life.live(companions.FIND_FOR_S + 5)
+    assert company.known.state == "gone"
+
+    company.life.live(120)
+    late = company.submit()
+    company.life.live(companions.AGAIN_EVERY_S + 10)
+    assert late.state is JobState.CANCELLED
+    jobs = {str(job.number) for job in company.life.engine.jobs.values() if job is not late}
+    assert set(company.life.living()) <= jobs
+    assert company.life.run.attempts[-1].end_state in ("live", "ended", "closed"), (
+        "no end of the run's own job"
+    )
+    company.life.live(companions.LATE_FOR_S)
+    assert company.life.supervisor.idle == (ended == "the script ends well")
+
+
 @pytest.mark.parametrize(
     "comment", ["", "ftrun:other-0001:0badf00d:1", "other-0001:0badf00d:companion:1.0.1"]
 )
