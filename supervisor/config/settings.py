@@ -280,6 +280,10 @@ def _refuse_form(key: str, text: str) -> None:
         parse_order(key, text)
 
 
+_STORM_COUNT = Setting("storm", INT, 0, "", least=1)
+_STORM_WITHIN = Setting("storm", DURATION, 0.0, "", least=1)
+
+
 def parse_storm(text: str) -> tuple[int, float] | None:
     """(restarts, seconds) of `storm`, such as 10/1h; None for never. Raises SettingError."""
     count, slash, within = text.partition("/")
@@ -287,8 +291,7 @@ def parse_storm(text: str) -> tuple[int, float] | None:
         return None
     if not slash:
         raise SettingError(f"storm: N/TIME such as 10/1h, or never, is wanted, not {text!r}")
-    most = parse_number(Setting("storm", INT, 0, "", least=1), count)
-    return int(most), float(parse_number(Setting("storm", DURATION, 0.0, "", least=1), within))
+    return int(parse_number(_STORM_COUNT, count)), float(parse_number(_STORM_WITHIN, within))
 
 
 def parse_escalation(text: str) -> dict[str, float]:

@@ -99,8 +99,7 @@ class LaunchObservations(LaunchState):
 
     def close(self) -> None:
         """Close the log files."""
-        self.launch_slots.close()
-        self.start_slots.close()
+        _close(self.launch_slots, self.start_slots)
 
     def at_launch(self, attempt: int, launch: int) -> LaunchObservations:
         """The observations for another launch or attempt: nothing that was seen of the last one counts."""
@@ -110,10 +109,17 @@ class LaunchObservations(LaunchState):
 
     def at_start(self, start: int) -> LaunchObservations:
         """The observations for a later start in the same launch: nothing from the earlier logs counts."""
-        self.start_slots.close()
+        _close(self.start_slots)
         kept = ("attempt", "launch", "known_as", "submitted_s", "partition", "seen_s", "node_facts", "node_stamp", "blind",
                 "silent", "stopwatches", "intervals", "launch_slots")  # fmt: skip
         return LaunchObservations(start=start, **{name: getattr(self, name) for name in kept})
+
+
+def _close(*slots: Slots) -> None:
+    """Close what the features in these slots hold open."""
+    for made in (made for one in slots for made in one.values()):
+        if hasattr(made, "close"):
+            made.close()
 
 
 class JournalChanged(Exception):

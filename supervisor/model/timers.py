@@ -75,24 +75,15 @@ class Intervals(defaultdict[Hashable, Interval]):
         super().__init__(Interval)
 
 
-class Slots:
+class Slots(dict[type, Any]):
     """One object of each class, made when it is first asked for.
 
     A feature declares the class. No other feature names it, so none can touch what is in it, and the holder
     of the slots knows no feature.
     """
 
-    def __init__(self) -> None:
-        self._made: dict[type, Any] = {}
-
     def of(self, kind: type[T], make: Callable[[], T] | None = None) -> T:
         """The object of this class; made by `make` where the class asks for arguments."""
-        if kind not in self._made:
-            self._made[kind] = kind() if make is None else make()
-        return cast("T", self._made[kind])
-
-    def close(self) -> None:
-        """Close what can be closed."""
-        for made in self._made.values():
-            if hasattr(made, "close"):
-                made.close()
+        if kind not in self:
+            self[kind] = kind() if make is None else make()
+        return cast("T", self[kind])

@@ -9,7 +9,7 @@ it before it shows a fault of its own.
 
 Budgets. Each class may fail so often without progress (CLASS_RULES, settings `budget-<class>`). Progress (a
 newer complete checkpoint, or a step beyond the highest so far) refills the budget. The ceiling over all
-classes stands in `ceiling`. A class without retries by default gets one where the diagnosis
+classes stands in `policy_input`. A class without retries by default gets one where the diagnosis
 proves that another try makes sense (a neighbour took the memory), and as many as the user asks for by
 `budget-<class>`.
 
@@ -47,10 +47,9 @@ from ftrun.supervisor.model.types import (
     Diagnosis,
     FaultClass,
 )
-from ftrun.supervisor.policy import ceiling, elastic
-from ftrun.supervisor.policy.ceiling import BROKEN_NODES, HOLD_BUDGET
+from ftrun.supervisor.policy import elastic
 from ftrun.supervisor.policy.node_placement import add_node_decisions
-from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
+from ftrun.supervisor.policy.policy_input import BROKEN_NODES, HOLD_BUDGET, RECENT_BUDGET, PolicyInput, Ruling
 
 ESCALATIONS_MAX = 2
 HELD_STATES = frozenset({"SPECIAL_EXIT", "REQUEUE_HOLD"})
@@ -77,10 +76,10 @@ def decide(case: PolicyInput) -> Ruling:
         reason = f"{decision.reason}; no checkpoint may be loaded, and {lost} of training are lost by beginning from nothing"
         decision = replace(decision, reason=reason, fresh=True)
     if decision.kind == "resubmit":
-        retries += 0 if decision.spends == HOLD_BUDGET or ceiling.is_free(case) else 1
+        retries += 0 if decision.spends == HOLD_BUDGET or case.is_free else 1
         decision = decision if decision.aside or decision.more else add_node_decisions(case, decision)
     elif decision.kind == "keep" and case.diagnosis.fault is not FaultClass.HEALTHY:
-        retries += 0 if ceiling.is_free(case) else 1
+        retries += 0 if case.is_free else 1
     if decision.spends:
         spent[decision.spends] = spent.get(decision.spends, 0) + 1
     if decision.spends == HOLD_BUDGET:
@@ -169,7 +168,7 @@ def _held_by_checks(case: PolicyInput) -> Decision | None:
 def _with_more(case: PolicyInput) -> Decision | None:
     """The user said that a job which ran out of memory or time may have more (`escalate`)."""
     key = wanted_more(case.limits.escalate, case.diagnosis, saved=case.saved)
-    if not key or case.asked is None or ceiling.ceiling_reached(case):
+    if not key or case.asked is None or case.ceiling:
         return None
     option, amount, most = case.asked.option, case.asked.amount, case.asked.most
     lately = [one for one in case.earlier if (one.decided_at_s or 0.0) >= case.run.resumed_at_s]
@@ -229,7 +228,7 @@ def _left_to_slurm(case: PolicyInput) -> Decision | None:
         return None  # without batch.sh, it would begin from nothing
     if not _is_expedited(case) and (case.diagnosis.fault not in harmless or case.culprits):
         return None
-    if ceiling.ceiling_reached(case) or _used(case) >= _allowed(case):
+    if case.ceiling or _used(case) >= _allowed(case):
         return None
     return Decision("keep", reason, spends=_spends(case))
 
@@ -252,7 +251,7 @@ def _held_by_slurm(case: PolicyInput) -> bool:
 
 def _size_is_to_blame(case: PolicyInput) -> Decision | None:
     size = elastic.size_to_exclude(case, sizes_of_settings(case.run.settings))
-    if not size or ceiling.ceiling_reached(case):
+    if not size or case.ceiling:
         return None
     return Decision(
         "resubmit", f"{case.summary}: only at {counted(size, 'node')}, not used again", aside=size
@@ -278,7 +277,7 @@ def _once_more(case: PolicyInput) -> Decision | None:
     which of the two is broken.
     """
     loading = case.diagnosis.loading
-    if loading is None or loading.verdict != AGAIN or ceiling.ceiling_reached(case):
+    if loading is None or loading.verdict != AGAIN or case.ceiling:
         return None
     return Decision("resubmit", f"{case.summary}: before the first step, once more from the same checkpoint")
 
@@ -355,7 +354,7 @@ def _deterministic(case: PolicyInput) -> Decision | None:
     if now & then and case.diagnosis.blame is not Blame.JOB:
         return None
     times = 2
-    if ceiling.is_large(case) and case.diagnosis.fault in BROKEN_NODES and ceiling.is_recent(case):
+    if case.is_large and case.diagnosis.fault in BROKEN_NODES and case.is_recent:
         times = 3  # of thousands of nodes, two may break in one step
         if [(i.signature, i.step) for i in case.earlier[-2:]] != [(before.signature, before.step)] * 2:
             return None
@@ -365,7 +364,7 @@ def _deterministic(case: PolicyInput) -> Decision | None:
 
 
 def _ceiling(case: PolicyInput) -> Decision | None:
-    reached = ceiling.ceiling_reached(case)
+    reached = case.ceiling
     return _stop(case, f"{case.summary}; {reached}") if reached else None
 
 
@@ -394,11 +393,7 @@ def _allowed(case: PolicyInput) -> int:
         return case.limits.budgets.get(fault.value, 1)
     allowed = case.limits.budget(fault)
     own = fault.value in case.limits.budgets  # the user's own number holds
-    return (
-        max(allowed, ceiling.RECENT_BUDGET)
-        if allowed and not own and ceiling.is_coincidence(case)
-        else allowed
-    )
+    return max(allowed, RECENT_BUDGET) if allowed and not own and case.is_coincidence else allowed
 
 
 def _spends(case: PolicyInput) -> str:

@@ -5,11 +5,12 @@ docs/policy.md shows the table of classes; settings (`budget-<class>`, `retries`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 from ftrun.hooks.checkpoints.names import step_of
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
 from ftrun.slurm.client.topology import Topology
 from ftrun.slurm.records import dataclass
@@ -24,7 +25,7 @@ from ftrun.supervisor.config.settings import (
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Diagnosis, FaultClass, Source
 from ftrun.supervisor.policy.correlated_failures import TOGETHER_S, SwitchSuspicion, suspect_switch
-from ftrun.supervisor.policy.estimates import start_ran_s
+from ftrun.supervisor.policy.estimates import lost_node_hours, start_ran_s
 
 FROM_ZERO_TRIES = 3  # in a row
 EXCLUDE_FOR_MIN_S = 60.0  # at least the next attempt avoids the node
@@ -42,6 +43,11 @@ OWN_SOURCES = frozenset({Source.CHECK, Source.KERNEL, Source.COUNTER, Source.BMC
 
 SWITCH_FAULTS = frozenset({FaultClass.NODE, FaultClass.NETWORK, FaultClass.HANG, FaultClass.UNKNOWN})
 """Classes that a switch can cause."""
+RECENT_S = 6 * 3600.0
+RECENT_BUDGET = 10
+MANY_NODES = 128
+BROKEN_NODES = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER, FaultClass.NODE})
+HOLD_BUDGET = "preflight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +304,79 @@ class PolicyInput:
     def paid_by(self) -> FaultClass:
         """The class whose budget pays for a retry. What only a second opinion says is unknown all the same."""
         return self.diagnosis.fault if self.diagnosis.opinion is None else FaultClass.UNKNOWN
+
+    @property
+    def is_free(self) -> bool:
+        """Slurm took the nodes for another job: that counts for nothing."""
+        return self.paid_by is FaultClass.PREEMPTED
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether the run made net progress in the last hours."""
+        at_s = self.progress_at_s
+        return at_s is not None and self.now_s - at_s <= RECENT_S
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a node may fail every few hours though nothing else is wrong."""
+        return len(self.attempt.nodes) >= MANY_NODES
+
+    @property
+    def is_coincidence(self) -> bool:
+        """Whether a class budget that is used up says little.
+
+        So it does where the run made net progress in the last hours and its faults come at different places: on a
+        hundred nodes and more, two faults between two checkpoints are a coincidence, and a node that breaks in ways that
+        nobody can name breaks anywhere. Such a class may fail `RECENT_BUDGET` times. The same class at the same place
+        twice is none, unless it blames broken nodes.
+        """
+        before = self.before
+        if before is None or not self.is_large or not self.is_recent:
+            return False
+        found = self.diagnosis.fault
+        return found in BROKEN_NODES or (before.fault, before.step) != (found.value, self.step)
+
+    @property
+    def ceiling(self) -> str:
+        """Why the run is not started again, whatever the budgets of the classes leave; "" = nothing speaks against it.
+
+        `retries` restarts without net progress, or a storm: so many restarts within so much time without it. Net progress
+        refills both. Preemptions, and attempts that checks held, count for nothing. `max-lost` and `deadline` are caps of
+        the user's own: only a person lifts them.
+        """
+        return self._cap_reached() or self._retries_reached()
+
+    def _retries_reached(self) -> str:
+        if self.is_free:
+            return ""
+        if self.retries >= self.limits.retries:
+            used = "the 1 retry is" if self.limits.retries == 1 else f"all {self.limits.retries} retries are"
+            return f"no net progress, and {used} used up"
+        if self.limits.storm is None or self.net_progress:
+            return ""
+        most, within_s = self.limits.storm
+        if sum(1 for _ in self._restarts_since(self.now_s - within_s)) < most:
+            return ""
+        return f"a storm: {most} retries within {duration_text(within_s)} without net progress (--ft-storm)"
+
+    def _restarts_since(self, since_s: float) -> Iterator[Incident]:
+        """The restarts since then that count, of those after the last net progress."""
+        since_s = max(since_s, self.run.progress_at_s or 0.0, self.run.resumed_at_s)
+        for one in self.earlier:
+            free = one.fault == FaultClass.PREEMPTED or one.decision.get("spends") == HOLD_BUDGET
+            if one.rung and not free and one.decided_at_s is not None and one.decided_at_s >= since_s:
+                yield one
+
+    def _cap_reached(self) -> str:
+        limits, run = self.limits, self.run
+        if limits.deadline_s and self.now_s >= run.created_at_s + limits.deadline_s:
+            return f"the deadline, {duration_text(limits.deadline_s)} after submission, has passed (--ft-deadline)"
+        if limits.max_lost_node_h is None:
+            return ""
+        lost = lost_node_hours(run, self.now_s)
+        if lost <= limits.max_lost_node_h:
+            return ""
+        return f"recovery has cost {lost:,.1f} of {limits.max_lost_node_h:,g} node-hours (--ft-max-lost)"
 
     @property
     def exclude_until_s(self) -> float:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from ftrun.supervisor.policy.ceiling import RECENT_S
-from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
+from ftrun.supervisor.policy.policy_input import RECENT_S, PolicyInput, Ruling
 from ftrun.supervisor.simulator import presets
 from ftrun.supervisor.simulator.ftrun_rules import FtrunRules
 from ftrun.supervisor.simulator.scenario import Scenario

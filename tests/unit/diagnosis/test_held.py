@@ -21,9 +21,8 @@ from ftrun.supervisor.nodes.check_summary import (
     summary_lines,
 )
 from ftrun.supervisor.policy import decide
-from ftrun.supervisor.policy.ceiling import HOLD_BUDGET
 from ftrun.supervisor.policy.decide import HOLDS_MAX
-from ftrun.supervisor.policy.policy_input import PolicyLimits
+from ftrun.supervisor.policy.policy_input import HOLD_BUDGET, PolicyLimits
 from ftrun.supervisor.signatures import catalog
 from tests.unit.cases import NODES, F, cluster, rule
 

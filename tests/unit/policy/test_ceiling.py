@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from ftrun.supervisor.config.settings import defaults, parse
 from ftrun.supervisor.model.errors import SettingError
 from ftrun.supervisor.model.run import Attempt, Incident, Launch, LaunchEnd, Run
-from ftrun.supervisor.policy.ceiling import MANY_NODES, RECENT_BUDGET, RECENT_S
-from ftrun.supervisor.policy.policy_input import OUTLIVED_S, PolicyLimits, Ruling, limits_from
+from ftrun.supervisor.policy.policy_input import (
+    MANY_NODES,
+    OUTLIVED_S,
+    RECENT_BUDGET,
+    RECENT_S,
+    PolicyLimits,
+    Ruling,
+    limits_from,
+)
 from tests.unit.cases import NODES, NOW, F, diagnosis, incident, rule
 
 HOUR = 3600.0
