@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, Command] = {
     "stop": Command("control", "stop", "End a run after its next checkpoint, at a step, or before a time."),
     "pause": Command("control", "pause", "Save a checkpoint, release the nodes, and wait for resume."),
     "resume": Command("control", "resume", "Continue a stopped or paused run."),
-    "prune": Command("prune", "prune", "Remove runs that ended long ago."),
+    "prune": Command("control", "prune", "Remove runs that ended long ago."),
     "doctor": Command("doctor", "doctor", "What this site lets ftrun do, and what is in its way."),
     "supervise": Command("supervise", "supervise", "Supervise the runs: watch, diagnose, recover."),
     "notify": Command("supervise", "notify", "Who gets notices, what waits for them; --test sends one."),

@@ -8,7 +8,6 @@ healthy ones to service (`nodes.recheck_loop`). Each takes a lock that keeps a s
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 import signal
 import subprocess
@@ -16,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -24,12 +23,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ftrun.slurm.client import nodeset
-from ftrun.slurm.records import replace
-from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli import common, site_admin
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.reports.view_run import clock_text
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import Cluster
@@ -39,26 +36,13 @@ if TYPE_CHECKING:
     from ftrun.supervisor.nodes.recheck_loop import RecheckRound
     from ftrun.supervisor.nodes.recheck_rules import CheckNodes
     from ftrun.supervisor.nodes.spool import Spool
-    from ftrun.supervisor.site.database import SiteDatabase
     from ftrun.supervisor.site.drain_service import Answer, DrainService
     from ftrun.supervisor.site.service import SiteService
-    from ftrun.supervisor.site.standing import Standing
 
 EXIT_ATTENTION = 1
 EXIT_LATER = 75  # EX_TEMPFAIL of sysexits.h
 EXIT_NOT_PERMITTED = 77  # EX_NOPERM
-COMMAND_TIMEOUT_S = 30.0
 RECHECK_EVERY_S = 300.0
-
-
-def _service() -> tuple[Config, str, CommandCluster]:
-    """The settings, the home and the cluster of a service of the site. Raises UserError."""
-    from ftrun.slurm.commands.cluster import CommandCluster
-
-    env = dict(os.environ)
-    settings = sources.load("/", env)  # not the current folder: its owner must not configure root
-    home = common.checked_home(settings.home(env))
-    return settings, home, CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
 
 
 def _checks(tier: str, kind: str, settings: Config) -> CheckNodes:
@@ -108,7 +92,7 @@ def serve(*, once: bool = False, observe: bool = False, every: float = 10.0, jso
     from ftrun.supervisor.site.service import SiteService
     from ftrun.supervisor.store import append_log
 
-    settings, home, cluster = _service()
+    settings, home, cluster = site_admin.setup()
     path = settings.text("site-spool")
     if not path.startswith("/"):
         raise UserError(
@@ -132,10 +116,11 @@ def serve(*, once: bool = False, observe: bool = False, every: float = 10.0, jso
                 partial(SiteDatabase, where),
                 _checks("recheck", "site", settings),
                 Publication(path, facts.name, acts=not drains.observe),
+                recheck=site_admin.recheck_rules(settings),
             )
             if once:
                 _print_answers(service.round(), json=json)
-                if not observe:
+                if not drains.observe and drains.orders().paused is None:
                     recheck(quiet=True, json=json)
                 if service.ledger_fault:
                     raise UserError(service.ledger_fault, 1)
@@ -156,7 +141,9 @@ def _drains(
     from ftrun.slurm.commands import munge
     from ftrun.supervisor.nodes.drain_rules import Limits
     from ftrun.supervisor.policy import priority_boost
+    from ftrun.supervisor.site import drain_service
     from ftrun.supervisor.site.drain_service import DrainService
+    from ftrun.supervisor.site.orders import read_orders
     from ftrun.supervisor.store import crash_points
 
     limits = Limits(
@@ -184,6 +171,7 @@ def _drains(
         rule=rule,
         prefer=cluster.prefer,
         observe=observe or settings.flag("observe"),
+        orders=partial(read_orders, drain_service.site_dir(home)),
         crash=crash_points.crash_plan(os.environ.get("FTRUN_CRASH_AT", "")),
     )
 
@@ -201,7 +189,10 @@ def _serve(service: SiteService, every_s: float, *, json: bool) -> None:
         try:
             _print_answers(service.round(), json=json)
             why = service.ledger_fault
-            if not service.drains.observe:
+            if (paused := service.drains.orders().paused) is not None:
+                why = f"paused by {paused.by}: {paused.why or 'no reason was given'}"
+                again.end()
+            elif not service.drains.observe:
                 again.start_where_due(service.drains.cluster)
         except (SlurmError, OSError) as error:
             why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
@@ -249,17 +240,10 @@ def _print_answers(answers: list[Answer], *, json: bool) -> None:
             common.print_json({"at": time.time(), **asdict(answer)})
         else:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            print(f"{stamp} {answer.verdict} {answer.node or '-'} for {_user(answer.uid)}: {answer.why}")
+            print(
+                f"{stamp} {answer.verdict} {answer.node or '-'} for {site_admin.user_name(answer.uid)}: {answer.why}"
+            )
     sys.stdout.flush()
-
-
-def _user(uid: int) -> str:
-    if uid < 0:
-        return "the site's ledger"
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 @app.command("unit")
@@ -281,104 +265,12 @@ def unit(json: Json = False) -> None:
         print("\n".join(texts.values()), end="")
 
 
-@app.command("nodes")
-def nodes(
-    node: Annotated[
-        str, argument("NODE", "All that is known of this one, reports with their users included.")
-    ] = "",
-    json: Json = False,
-) -> None:
-    """Show what runs of all users say of nodes: score, state, classes. On the service's host, as its user."""
-    from ftrun.supervisor.site import service, standing
-    from ftrun.supervisor.store import site_nodes
-
-    with _ledger() as (database, cluster, settings):
-        now_s = time.time()
-        found = service.read_standings(database, now_s, cluster.topology().leaves, standing.SiteRules())
-        last = site_nodes.quarantined_nodes(settings.text("site-spool"), now_s)
-        for one in [one for one in found.values() if one.node not in last]:
-            found[one.node] = replace(one, quarantined_until_s=0.0)  # beyond the share, or only observed
-        if node:
-            _print_node(node, found.get(node, standing.Standing(node)), database, json=json)
-            return
-    shown = sorted(
-        (one for one in found.values() if _told(one, now_s)), key=lambda one: (-one.score, one.node)
-    )
-    if json:
-        common.print_json([asdict(one) for one in shown])
-    elif shown:
-        rows = [
-            [one.node, one.score or None, _state(one, now_s), ", ".join(one.classes), one.reports or None]
-            for one in shown
-        ]
-        common.print_table(["NODE", "SCORE", "STATE", "CLASSES", "REPORTS"], rows)
-    else:
-        print("no node is blamed, out of service or placed last")
-
-
-@app.command("release")
-def release(nodes: Annotated[list[str], argument("NODE...", "Nodes, or lists such as n[1-4].")]) -> None:
-    """Forget what was reported of nodes until now, and place them as all others. It drains and resumes nothing."""
-    from ftrun.supervisor.site.standing import Event
-
-    names, now_s = common.nodes_named(nodes), time.time()
-    with _ledger() as (database, _, _):
-        database.add_events(
-            *(Event(f"released:{name}:{now_s:.3f}", name, now_s, "released") for name in names)
-        )
-    print(f"released: {nodeset.fold(names)}")
-
-
-@contextmanager
-def _ledger() -> Iterator[tuple[SiteDatabase, Cluster, Config]]:
-    """The site's ledger of this home. Raises UserError."""
-    from ftrun.supervisor.site import drain_service
-    from ftrun.supervisor.site.database import DatabaseError, SiteDatabase
-
-    settings, home, cluster = _service()
-    where = drain_service.site_dir(home)
-    if not os.path.exists(os.path.join(where, "site.db")):
-        raise UserError(f"no `ftrun site` has run with the home {home}: give its FTRUN_HOME", 1)
-    try:
-        with closing(SiteDatabase(where)) as database:
-            yield database, cluster, settings
-    except DatabaseError as error:
-        raise UserError(str(error), 1) from None
-
-
-def _told(one: Standing, now_s: float) -> bool:
-    return bool(one.score or one.out or one.quarantined_until_s > now_s)
-
-
-def _state(one: Standing, now_s: float) -> str:
-    from ftrun.supervisor.site.publication import state_text
-
-    return state_text(one, last=one.quarantined_until_s > now_s, clock=clock_text)
-
-
-def _print_node(node: str, one: Standing, database: SiteDatabase, *, json: bool) -> None:
-    mine = sorted((r for r in database.reports(0.0) if r.node == node), key=lambda r: r.seen_s)
-    events = [event for event in database.events(0.0) if event.node == node]
-    if json:
-        told = {"reports": [asdict(r) for r in mine], "events": [asdict(event) for event in events]}
-        common.print_json({**asdict(one), **told})
-        return
-    print(f"{node}: {_state(one, time.time())}, score {one.score}")
-    rows = [
-        [r.seen_s, f"{r.fault} {r.signature}, {r.confidence:.2f}, job {r.job} of {_user(r.uid)}"]
-        for r in mine
-    ]
-    rows += [[e.at_s, " ".join((e.what, *map(str, e.detail.values())))] for e in events]
-    for at_s, what in sorted(rows, key=lambda row: float(str(row[0]))):
-        print(f"{clock_text(float(str(at_s)))}  {what}")
-
-
 @app.command("check")
 def check(json: Json = False) -> int:
     """Say what the service lacks on this host. Exit 1 if it would not work. Changes nothing."""
     from ftrun.supervisor.cli import doctor
 
-    settings, home, cluster = _service()
+    settings, home, cluster = site_admin.setup()
     return doctor.print_findings(_missing(settings, home, cluster), json=json)
 
 
@@ -454,6 +346,8 @@ def _running(home: str) -> Finding:
     return Finding("service", "ok", f"it runs, with the home {home}")
 
 
+site_admin.add_commands(app)
+
 # ---------------------------------------------------------------------- recheck
 
 ATTENTION = frozenset({"failing", "unseen", "left", "edited", "refused"})
@@ -482,7 +376,7 @@ def recheck(
     from ftrun.supervisor.nodes import recheck_loop
     from ftrun.supervisor.store import append_log
 
-    settings, home, cluster = _service()
+    settings, home, cluster = site_admin.setup()
     wanted = common.nodes_named(nodes or [])
     round_ = _round(home, cluster, settings, wanted, dry=dry_run)
     try:
@@ -518,23 +412,16 @@ def _round(
     home: str, cluster: CommandCluster, settings: Config, nodes: tuple[str, ...], *, dry: bool
 ) -> RecheckRound:
     from ftrun.supervisor.nodes.recheck_loop import RecheckRound
-    from ftrun.supervisor.nodes.recheck_rules import RecheckRules
     from ftrun.supervisor.store import crash_points
 
     steps = settings["recheck-step"]
     assert isinstance(steps, list)
     _checked(steps)
-    rules = RecheckRules(
-        passes=settings.whole("recheck-passes"),
-        spacing_s=settings.number("recheck-spacing"),
-        lies=settings.whole("recheck-max-relapses"),
-        steps=len(steps),
-    )
     return RecheckRound(
         home=home,
         cluster=cluster,
         look=_checks("recheck", "recheck", settings),
-        rules=rules,
+        rules=site_admin.recheck_rules(settings),
         now=time.time,
         steps=steps,
         dry=dry,

@@ -100,6 +100,18 @@ def unlisted_folders(spool: str) -> list[str]:
     return sorted(found)
 
 
+def names_left(spool: str) -> Iterator[WaitingRequest]:
+    """What waits in the spool, by the names of plain files: for people; it is neither opened nor removed. Raises OSError."""
+    folders = [spool, *(entry.path for entry in os.scandir(spool) if _OWN_FOLDER.fullmatch(entry.name))]
+    for folder in folders:
+        with contextlib.suppress(NotADirectoryError, FileNotFoundError), os.scandir(folder) as entries:
+            for entry in itertools.islice(entries, ENTRIES_MAX):
+                form = _REQUEST.fullmatch(entry.name)
+                if form is not None and entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    yield WaitingRequest(entry.name, form.group(1), status.st_uid, status.st_ctime)
+
+
 def put_request(spool: str, request_id: str, credential: bytes, kind: str = "req") -> None:
     """Put a request there, whole or not at all; repeating does no harm. Raises OSError."""
     # 0644: a drain service without root has to read it; nobody else can open it.

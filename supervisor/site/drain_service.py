@@ -28,6 +28,7 @@ from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport
 from ftrun.supervisor.nodes.spool import Spool, WaitingRequest
 from ftrun.supervisor.policy import priority_boost
 from ftrun.supervisor.policy.priority_boost import NO_RULE, BoostRule
+from ftrun.supervisor.site.standing import Order, Orders
 from ftrun.supervisor.store.append_log import AppendLog
 
 AT_ONCE_MAX = 32  # requests handled in one round
@@ -67,6 +68,11 @@ def site_dir(home: str) -> str:
     return earlier if os.path.isdir(earlier) and not os.path.exists(where) else where
 
 
+def denied_text(order: Order) -> str:
+    """What a user is told whose requests and reports this site does not take."""
+    return f"this site's administrators take nothing of yours: {order.why or 'ask them'}"
+
+
 def moved_site_dir(home: str) -> str:
     """Where the service keeps its journal, under its present name. Raises OSError."""
     found, where = site_dir(home), os.path.join(home, "site")
@@ -80,7 +86,8 @@ class DrainService:
     """The drain service. `look` runs the checks on nodes, `opened` reads a credential.
 
     With `observe`, or another `action` than drain, nothing is drained. `prefer` raises a job by a word for
-    `scontrol update`, as far as `rule` allows.
+    `scontrol update`, as far as `rule` allows. `orders` are the administrators': while the service is paused,
+    requests wait in the spool.
     """
 
     home: str
@@ -94,6 +101,7 @@ class DrainService:
     observe: bool = False
     rule: BoostRule = NO_RULE
     prefer: Callable[[str, str], None] | None = None
+    orders: Callable[[], Orders] = Orders
     crash: Callable[[str], None] = lambda point: None
     answers: list[Answer] = field(default_factory=list)
     _name: str = ""
@@ -108,6 +116,8 @@ class DrainService:
         self.answers = []
         if waiting is None:
             waiting, rubbish = self.spool.look()
+        if self.orders().paused is not None:
+            return self.answers
         surplus: dict[int, int] = {}
         cases = self._cases(waiting, surplus)
         if rubbish:
@@ -153,8 +163,11 @@ class DrainService:
     def _opened(self, waiting: WaitingRequest, key: str, content: bytes) -> _Case | str:
         """The request in a file, or why it is none."""
         known = key.partition(":")[2] in self._book.opened  # then this service opened it before
+        denied = self.orders().denied.get(waiting.uid) if waiting.id not in self._book.draining else None
         if key not in self._book.taken:
             self.note("taken", key=key, uid=waiting.uid, id=waiting.id)
+        if denied is not None:
+            return denied_text(denied)
         request = self.authentic(waiting, content, used=not known)
         if isinstance(request, str):
             return request
@@ -222,6 +235,10 @@ class DrainService:
             self._write_answer(before)
         self.spool.remove(waiting.name)
         return late
+
+    def records(self) -> list[dict[str, Any]]:
+        """The records of the service's journal, oldest first. Raises OSError."""
+        return self._daybook.read()
 
     # ------------------------------------------------------------------ granted?
 

@@ -20,15 +20,15 @@ from ftrun.slurm.client.cluster import NodeRow, NodeUsage
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
-from ftrun.supervisor.nodes import drain_rules
+from ftrun.supervisor.nodes import drain_rules, recheck_rules
 from ftrun.supervisor.nodes.drain_rules import DrainRequest
-from ftrun.supervisor.nodes.recheck_rules import PREFIX, CheckNodes, CheckReport
+from ftrun.supervisor.nodes.recheck_rules import PREFIX, CheckNodes, CheckReport, RecheckRules
 from ftrun.supervisor.nodes.spool import WaitingRequest
-from ftrun.supervisor.site import standing
+from ftrun.supervisor.site import observed, standing
 from ftrun.supervisor.site.database import DatabaseError, SiteDatabase
-from ftrun.supervisor.site.drain_service import Answer, DrainService
+from ftrun.supervisor.site.drain_service import Answer, DrainService, denied_text
 from ftrun.supervisor.site.publication import Publication
-from ftrun.supervisor.site.standing import Event, Report, SiteRules, Standing
+from ftrun.supervisor.site.standing import Event, Orders, Report, SiteRules, Standing
 
 KEEP_S = 180 * 86_400.0
 REPORTS_MAX = 200  # taken in one round
@@ -36,6 +36,7 @@ CHECKS_MAX = 4  # nodes checked in one round
 HOUR_S, A_DAY_S = 3600.0, 86_400.0
 NODES_EVERY_S = 60.0  # how often Slurm is asked for all nodes while some are out or blamed ...
 IDLE_EVERY_S = 300.0  # ... and otherwise
+OBSERVED_EVERY_S = 60.0  # how often it is seen whether an observed drain is to be looked at
 BY_THE_SITE = "site"  # stands for the run in the reason of a drain
 
 
@@ -51,7 +52,7 @@ class ReportLimits:
 class SiteService:
     """`open_ledger` opens the ledger; while it cannot, requests are answered all the same, reports wait in the spool
     and `ledger_fault` says why. `look` runs the checks of the recheck tier; `publication` may be None: nothing is published. `ticks` measures
-    intervals, whatever happens to the clock.
+    intervals, whatever happens to the clock. `recheck` are the rules by which a drain that was only observed is followed.
     """
 
     drains: DrainService
@@ -60,6 +61,7 @@ class SiteService:
     publication: Publication | None = None
     rules: SiteRules = field(default_factory=SiteRules)
     limits: ReportLimits = field(default_factory=ReportLimits)
+    recheck: RecheckRules = field(default_factory=RecheckRules)
     ticks: Callable[[], float] = time.monotonic
     nodes: Mapping[str, Standing] = field(default_factory=dict)
     ledger_fault: str = ""
@@ -67,11 +69,15 @@ class SiteService:
     _due: bool = True  # the ledger has changed since `nodes` was folded
     _asked_s: float = float("-inf")
     _folded_s: float = float("-inf")
+    _observed_s: float = float("-inf")
+    _orders: Orders = Orders()
     _out: set[str] | None = None
     _rows: Mapping[str, NodeRow] = field(default_factory=dict)
 
     def round(self) -> list[Answer]:
         """Do what is due. Raises OSError, SlurmError: what was not done stays where it is."""
+        orders = self.drains.orders()
+        self._due, self._orders = self._due or orders != self._orders, orders
         waiting, rubbish = self.drains.spool.look()
         answers = self.drains.round([one for one in waiting if not one.is_report], rubbish)
         try:
@@ -99,7 +105,9 @@ class SiteService:
         answers = self._take_reports(waiting)
         self._watch_nodes()
         self._fold()
-        answers += self._act()
+        if self._orders.paused is None:
+            answers += self._act()
+            self._follow_observed()
         self._watch_nodes()  # what was drained just now
         self._fold()
         now_s = self.drains.now()
@@ -142,6 +150,8 @@ class SiteService:
 
     def _confirmed(self, waiting: WaitingRequest, content: bytes, now_s: float) -> Report | str:
         """The report as far as Slurm confirms it, or why it does not count. Raises SlurmError."""
+        if waiting.uid in self._orders.denied:
+            return denied_text(self._orders.denied[waiting.uid])
         # Opened before is no harm: only this service can open it, and each id counts once.
         asked = self.drains.authentic(waiting, content, used=False)
         if isinstance(asked, str):
@@ -203,7 +213,8 @@ class SiteService:
                 self.publication.due_now()
 
     def _folded(self, now_s: float) -> dict[str, Standing]:
-        return read_standings(self.database, now_s, self.drains.cluster.topology().leaves, self.rules)
+        leaves, denied = self.drains.cluster.topology().leaves, self._orders.denied
+        return read_standings(self.database, now_s, leaves, self.rules, denied)
 
     # ------------------------------------------------------------------ what follows
 
@@ -257,6 +268,28 @@ class SiteService:
         self._decided(one, result, *self._quarantine(one))
         return replace(answer, why=f"{answer.why}; placed last for everybody")
 
+    def _follow_observed(self) -> None:
+        """Look again at nodes whose drain was only observed, as recheck would. Raises SlurmError, OSError."""
+        if not self.drains.observe or self.ticks() - self._observed_s < OBSERVED_EVERY_S:
+            return
+        self._observed_s = self.ticks()
+        drains = observed.observed_drains(self.drains.records(), self.recheck)
+        due = {
+            one.node: one for one in observed.due_drains(drains, self.drains.now(), self.recheck)[:CHECKS_MAX]
+        }
+        rows = self.drains.cluster.nodes() if due else {}
+        out = [node for node in due if node not in rows or rows[node].drained or rows[node].spoken_for]
+        for node in out:
+            why = rows[node].reason if node in rows else "Slurm knows no such node"
+            self.drains.note(observed.LOOKED, node=node, result=observed.TAKEN_OUT, why=why)
+        left = sorted(set(due) - set(out))
+        reports = self.look(left) if left else {}
+        for node in left:
+            report = observed.worn_report(reports.get(node, CheckReport("unseen")), due[node].memory)
+            found = recheck_rules.assess_check(due[node].memory, report, self.recheck)
+            facts = {"result": found.result, "why": found.why, "wrong": list(found.wrong)}
+            self.drains.note(observed.LOOKED, node=node, **facts)
+
     def _quarantine(self, one: Standing) -> list[Event]:
         """What places a node last that is not placed last yet."""
         now_s = self.drains.now()
@@ -277,9 +310,10 @@ def read_standings(
     now_s: float,
     domains: Mapping[str, tuple[str, ...]],
     rules: SiteRules,
+    denied: Collection[int] = (),
 ) -> dict[str, Standing]:
-    """What the ledger says of each node now. Raises DatabaseError."""
-    reports = database.reports(now_s - standing.MONTH_S)  # older ones count no more
+    """What the ledger says of each node now; reports of `denied` users count for nothing. Raises DatabaseError."""
+    reports = [one for one in database.reports(now_s - standing.MONTH_S) if one.uid not in denied]
     return standing.fold(reports, database.events(now_s - KEEP_S), now_s, rules, domains)
 
 

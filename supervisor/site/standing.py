@@ -94,6 +94,25 @@ class Standing:
     quarantines: int = 0  # in the last month, each begun after the one before had ended
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Who gave it, when (Unix seconds), and why in their words."""
+
+    at_s: float
+    by: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """`paused`: nothing is drained, raised, returned or checked. `denied`: uid -> the order; what these users ask
+    is refused, and what they report does not count.
+    """
+
+    paused: Order | None = None
+    denied: Mapping[int, Order] = field(default_factory=dict)
+
+
 def fold(
     reports: Iterable[Report],
     events: Iterable[Event],

@@ -502,7 +502,7 @@ def test_a_node_that_two_users_blame_is_drained_if_it_is_sick_and_placed_last_if
     assert not any(word in whole for word in ("nobody", "daemon", "llm-0042", str(office.folder)))
     assert _ftrun(box, office.folder, "site", "check").returncode == 0
     assert "placed last until" in _ftrun(box, office.folder, "site", "nodes").stdout
-    assert _ftrun(box, office.folder, "site", "nodes", "n3").stdout.count(" of nobody") == 1
+    assert _ftrun(box, office.folder, "site", "node", "n3").stdout.count(" of nobody") == 1
     assert _ftrun(box, office.folder, "site", "release", "n3").stdout == "released: n3\n"
     _ftrun(box, office.folder, "site", "--once")
     as_user(ANN, lambda: _placed_last(office.path, []))
@@ -522,12 +522,69 @@ def test_a_drain_that_two_users_brought_about_may_be_cut_anywhere(office: Office
         done = _ftrun(box, office.folder, "site", "--once")
         assert (done.returncode, list(office.drained())) == (0, ["n2"]), (point, done)
         assert office.waiting() == ["public"], point
-        told = json.loads(_ftrun(box, office.folder, "site", "nodes", "n2", "--json").stdout)
+        told = json.loads(_ftrun(box, office.folder, "site", "node", "n2", "--json").stdout)
         assert (len(told["reports"]), told["out"]) == (2 * number, True), point
         office.cluster.resume("n2", office.drained()["n2"])
         _ftrun(box, office.folder, "site", "--once")
         _ftrun(box, office.folder, "site", "release", "n2")
         time.sleep(1.0)
+    tool.unlink()
+
+
+def test_an_administrators_day(office: Office, box: Sandbox, jobs: dict[int, str]) -> None:
+    """By the commands on a real Slurm: requests of two users are listed, one user is denied, a pause keeps a request waiting
+    for the end of the pause, and `why` tells the story; who is not the service's user, or names nobody, gets one line.
+    """
+
+    def told(*words: str, status: int = 0, **more: str) -> str:
+        done = _ftrun(box, office.folder, *words, **more)
+        assert (done.returncode, done.stderr.count("\n")) == (status, int(status != 0)), done
+        return done.stdout or done.stderr
+
+    tool = sshd.tools(box.plan, "n0") / "nvidia-smi"
+    tool.write_text(SICK_TOOL)
+    tool.chmod(0o755)
+    assert "no `ftrun site` has run" in told("site", "requests", status=1)
+    told("site", "--once", "--observe")
+    office.leave(office.wanted("n0", jobs[ANN]))
+    assert " observed n0 for nobody" in told("site", "--once", "--observe")
+    seen = json.loads(told("site", "observed", "--json"))
+    assert [(one["node"], one["outcome"], one["times"]) for one in seen["drains"]] == [("n0", "right", 1)]
+    assert "1 drain would have been made: 1 right, 0 wrong" in told("site", "observed")
+    assert "paused since" in told("site", "pause", "--why", "new firmware")
+    assert "denied: daemon" in told("site", "deny", "daemon", "--why", "ticket 7")
+    office.leave(office.wanted("n0", jobs[ANN]))
+    office.leave(office.wanted("n1", jobs[BEN]), BEN)
+    assert told("site", "--once") == ""
+    assert office.drained() == {}
+    assert "waiting: 1 requests of nobody" in told("site", "requests")
+    assert "the service is paused since" in told("site", "why", "n0")
+    assert "not paused" in told("site", "resume")
+    answers = told("site", "--once")
+    assert (" drained n0 for nobody" in answers, "nothing of yours: ticket 7" in answers) == (True, True)
+    rows = json.loads(told("site", "requests", "--json"))
+    assert sorted((one["uid"], one["verdict"]) for one in rows["answered"]) == [
+        (BEN, "refused"),
+        (ANN, "drained"),
+        (ANN, "observed"),
+    ]
+    story = told("site", "why", "n0")
+    for words in ("out of service: ftrun: llm-0042", "nobody asked for its drain: drained", "recheck"):
+        assert words in story, story
+    assert told("site", "deny", "--off", "1") == "not paused\n"
+    for typed, line in (
+        ("why n77", "knows no node 'n77'"),
+        ("node n77", "knows a node 'n77'"),
+        ("release n77", "knows n77"),
+        ("deny nobody-of-that-name", "no user is called"),
+        ("requests --user=x-y", "no user is called"),
+    ):
+        assert line in told("site", *typed.split(), status=2)
+    other = subprocess.run(
+        [*_as(BEN), "env", f"FTRUN_HOME={office.folder}/home", f"FTRUN_SITE_CONFIG={office.folder}/site.toml",
+         *_user_command(), "site", "pause"], capture_output=True, text=True, check=False, cwd="/",
+    )  # fmt: skip
+    assert (other.returncode, other.stderr.count("\n"), "run this as root" in other.stderr) == (77, 1, True)
     tool.unlink()
 
 
@@ -695,16 +752,13 @@ def _user_of(office: Office, uid: int) -> tuple[Path, Callable[..., subprocess.C
     mine = office.folder / f"user-{uid}"
     mine.mkdir()
     os.chown(mine, uid, uid)
-    libraries = [str(Path(__file__).resolve().parents[2] / ".ci" / "typing"), sysconfig.get_path("purelib")]
     env = {
         **{key: value for key, value in office.box.env().items() if key in ("SLURM_CONF", "PATH", "LANG")},
         "HOME": str(mine),
         "FTRUN_HOME": str(mine / "home"),
         "FTRUN_SITE_CONFIG": str(office.folder / "site.toml"),
-        "PYTHONPATH": ":".join(libraries),
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
-    command = [*_as(uid), _python_for_all(), "-m", "ftrun.supervisor"]
+    command = [*_as(uid), "env", *_user_command()]
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -712,6 +766,13 @@ def _user_of(office: Office, uid: int) -> tuple[Path, Callable[..., subprocess.C
         )
 
     return mine, run
+
+
+def _user_command() -> list[str]:
+    """ftrun for an ordinary user, as arguments of `env`."""
+    libraries = [str(Path(__file__).resolve().parents[2] / ".ci" / "typing"), sysconfig.get_path("purelib")]
+    own = [f"PYTHONPATH={':'.join(libraries)}", "PYTHONDONTWRITEBYTECODE=1"]
+    return [*own, _python_for_all(), "-m", "ftrun.supervisor"]
 
 
 def _python_for_all() -> str:

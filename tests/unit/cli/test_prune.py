@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.supervisor.cli import main, prune
-from ftrun.supervisor.cli.prune import Candidate, Rules, choose
+from ftrun.supervisor.cli import control, main
+from ftrun.supervisor.cli.control import Candidate, Rules, choose
 
 FROZEN = Path(__file__).resolve().parents[2] / "frozen" / "v1"
 OVER = ["recovered", "requeued", "stopped", "cancelled", "array"]
@@ -79,11 +79,11 @@ def test_a_request_keeps_a_run(home: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_request_of_the_last_moment_keeps_a_run(home: Path) -> None:
     """One that comes between the choice and the removal puts the run back."""
-    over, _ = prune.list_candidates(str(home), 1e12)
+    over, _ = control.list_candidates(str(home), 1e12)
     one = over[0]
     Path(one.path, "requests", "1-resume.json").write_text("{}")
 
-    assert not prune.remove(str(home), one)
+    assert not control.remove(str(home), one)
     assert Path(one.path).is_dir()
 
 
@@ -106,12 +106,12 @@ def test_a_run_that_cannot_be_read_is_never_removed(
 
 def test_links_of_the_removed_go_and_those_of_others_stay(home: Path) -> None:
     """The index forgets the jobs of a removed run, unless the id now belongs to another one."""
-    over, _ = prune.list_candidates(str(home), 1e12)
+    over, _ = control.list_candidates(str(home), 1e12)
     one = next(c for c in over if c.run == "torn-checkpoint-0001")
     (home / "index" / one.jobs[0]).symlink_to(f"../runs/{one.run}")
     (home / "index" / one.jobs[1]).symlink_to("../runs/unfinished-0001")
 
-    prune.remove(str(home), one)
+    control.remove(str(home), one)
 
     assert not (home / "index" / one.jobs[0]).is_symlink()
     assert (home / "index" / one.jobs[1]).is_symlink()

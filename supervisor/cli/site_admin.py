@@ -1,0 +1,418 @@
+"""The administrator's commands of `ftrun site`: look at nodes and requests, deny, pause, resume, release. (I/O)
+
+All of them are for the service's host and user: they read its journal and its ledger, below its FTRUN_HOME.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ftrun.hooks.runtime.formats import counted
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.records import replace
+from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli.options import Json, argument, option
+from ftrun.supervisor.config import sources
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.reports.view_run import clock_text
+
+if TYPE_CHECKING:
+    import typer
+
+    from ftrun.slurm.client.cluster import NodeRow
+    from ftrun.slurm.commands.cluster import CommandCluster
+    from ftrun.supervisor.config.sources import Config
+    from ftrun.supervisor.nodes.recheck_rules import RecheckRules
+    from ftrun.supervisor.site.database import SiteDatabase
+    from ftrun.supervisor.site.standing import Order, Orders, Standing
+
+COMMAND_TIMEOUT_S = 30.0
+A_DAY_S = 86_400.0
+Days = Annotated[float, option("--days", "Of the last N days.", "N", min=0.01)]
+Why = Annotated[str, option("--why", "The reason, for those who meet it.", "TEXT")]
+
+
+def setup() -> tuple[Config, str, CommandCluster]:
+    """The settings, the home and the cluster of a service of the site. Raises UserError."""
+    from ftrun.slurm.commands.cluster import CommandCluster
+
+    env = dict(os.environ)
+    settings = sources.load("/", env)  # not the current folder: its owner must not configure root
+    home = common.checked_home(settings.home(env))
+    return settings, home, CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
+
+
+def recheck_rules(settings: Config) -> RecheckRules:
+    """The rules of recheck, as the site sets them."""
+    from ftrun.supervisor.nodes.recheck_rules import RecheckRules
+
+    steps = settings["recheck-step"]
+    assert isinstance(steps, list)
+    return RecheckRules(
+        passes=settings.whole("recheck-passes"),
+        spacing_s=settings.number("recheck-spacing"),
+        lies=settings.whole("recheck-max-relapses"),
+        steps=len(steps),
+    )
+
+
+def user_name(uid: int) -> str:
+    """The name of a user of requests and reports; -1 is the site itself."""
+    if uid < 0:
+        return "the site's ledger"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _place() -> tuple[Config, str, CommandCluster, str]:
+    """`setup`, and the folder of the service, which must have run. Raises UserError."""
+    from ftrun.supervisor.site import drain_service
+
+    settings, home, cluster = setup()
+    where = drain_service.site_dir(home)
+    for folder in (home, where):
+        if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            owner = user_name(os.stat(folder).st_uid)
+            raise UserError(f"{folder} is {owner}'s: run this as {owner}, the service's user", 77)
+    if not os.path.isdir(where):
+        raise UserError(f"no `ftrun site` has run with the home {home}: give its FTRUN_HOME", 1)
+    return settings, home, cluster, where
+
+
+@contextmanager
+def _ledger() -> Iterator[tuple[SiteDatabase, CommandCluster, Config, str]]:
+    """The site's ledger of this home, and its folder. Raises UserError."""
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.supervisor.site.database import DatabaseError, SiteDatabase
+
+    settings, home, cluster, where = _place()
+    if not os.path.exists(os.path.join(where, "site.db")):
+        raise UserError(f"no `ftrun site` has run with the home {home}: give its FTRUN_HOME", 1)
+    try:
+        with closing(SiteDatabase(where)) as database:
+            yield database, cluster, settings, where
+    except DatabaseError as error:
+        raise UserError(str(error), 1) from None
+    except SlurmError as error:
+        raise UserError(f"Slurm does not answer: {error.message}", 75) from None
+
+
+def _standings(
+    database: SiteDatabase, cluster: CommandCluster, settings: Config, orders: Orders
+) -> dict[str, Standing]:
+    """What the ledger says of each node, as it is published."""
+    from ftrun.supervisor.site import service, standing
+    from ftrun.supervisor.store import site_nodes
+
+    now_s = time.time()
+    found = service.read_standings(
+        database, now_s, cluster.topology().leaves, standing.SiteRules(), orders.denied
+    )
+    last = site_nodes.quarantined_nodes(settings.text("site-spool"), now_s)
+    for one in [one for one in found.values() if one.node not in last]:
+        found[one.node] = replace(one, quarantined_until_s=0.0)  # beyond the share, or only observed
+    return found
+
+
+def _row_of(node: str, cluster: CommandCluster) -> NodeRow | None:
+    """The node as Slurm shows it; None where Slurm does not answer or knows none."""
+    from ftrun.slurm.client.errors import SlurmError
+
+    with suppress(SlurmError):
+        return cluster.nodes([node]).get(node)
+    return None
+
+
+# ---------------------------------------------------------------------- nodes
+
+
+def nodes(json: Json = False) -> None:
+    """Show what runs of all users say of nodes: score, state, classes."""
+    from ftrun.supervisor.site.orders import read_orders
+
+    with _ledger() as (database, cluster, settings, where):
+        now_s, found = time.time(), _standings(database, cluster, settings, read_orders(where))
+    told = [one for one in found.values() if one.score or one.out or one.quarantined_until_s > now_s]
+    shown = sorted(told, key=lambda one: (-one.score, one.node))
+    if json:
+        common.print_json([asdict(one) for one in shown])
+    elif shown:
+        rows = [
+            [one.node, one.score or None, _state(one, now_s), ", ".join(one.classes), one.reports or None]
+            for one in shown
+        ]
+        common.print_table(["NODE", "SCORE", "STATE", "CLASSES", "REPORTS"], rows)
+    else:
+        print("no node is blamed, out of service or placed last")
+
+
+def _state(one: Standing, now_s: float) -> str:
+    from ftrun.supervisor.site.publication import state_text
+
+    return state_text(one, last=one.quarantined_until_s > now_s, clock=clock_text)
+
+
+Node = Annotated[str, argument("NODE", "One node, by its name.")]
+
+
+def node(node: Node, json: Json = False) -> None:
+    """Show all that the ledger has of one node: each report with its user, checks, drains, quarantines."""
+    from ftrun.supervisor.site.orders import read_orders
+    from ftrun.supervisor.site.standing import Standing
+
+    with _ledger() as (database, cluster, settings, where):
+        one = _standings(database, cluster, settings, read_orders(where)).get(node)
+        mine = sorted((r for r in database.reports(0.0) if r.node == node), key=lambda r: r.seen_s)
+        events = [event for event in database.events(0.0) if event.node == node]
+        if one is None and _row_of(node, cluster) is None:
+            raise UserError(f"neither Slurm nor the site's ledger knows a node {node!r}")
+    one = one or Standing(node)
+    if json:
+        told = {"reports": [asdict(r) for r in mine], "events": [asdict(event) for event in events]}
+        common.print_json({**asdict(one), **told})
+        return
+    print(f"{node}: {_state(one, time.time())}, score {one.score}")
+    rows = [
+        [r.seen_s, f"{r.fault} {r.signature}, {r.confidence:.2f}, job {r.job} of {user_name(r.uid)}"]
+        for r in mine
+    ]
+    rows += [[e.at_s, " ".join((e.what, *map(str, e.detail.values())))] for e in events]
+    for at_s, what in sorted(rows, key=lambda row: float(str(row[0]))):
+        print(f"{clock_text(float(str(at_s)))}  {what}")
+
+
+def why(node: Node, json: Json = False) -> None:
+    """Say why a node is as it is: who drained it or had it checked, on whose word, what was found, what is next."""
+    from ftrun.supervisor.nodes import recheck_loop
+    from ftrun.supervisor.nodes import recheck_rules as rules
+    from ftrun.supervisor.site.account_of_node import NodeFacts, account
+    from ftrun.supervisor.site.observed import observed_drains
+    from ftrun.supervisor.site.orders import read_orders
+    from ftrun.supervisor.site.standing import Standing
+    from ftrun.supervisor.store.append_log import AppendLog
+
+    with _ledger() as (database, cluster, settings, where):
+        row, orders = cluster.nodes([node]).get(node), read_orders(where)
+        if row is None:
+            raise UserError(f"Slurm knows no node {node!r}")
+        found = _standings(database, cluster, settings, orders)
+        reports = [one for one in database.reports(time.time() - 30 * A_DAY_S) if one.node == node]
+        events = [event for event in database.events(0.0) if event.node == node]
+        records = AppendLog(where).read()
+        home = os.path.dirname(where)
+        remembered = rules.fold(AppendLog(recheck_loop.recheck_dir(home)).read())
+    drains = [one for one in observed_drains(records, recheck_rules(settings)) if one.node == node]
+    facts = NodeFacts(
+        row=row,
+        standing=found.get(node, Standing(node)),
+        reports=reports,
+        events=events,
+        answers=[one for one in records if one["kind"] == "answered" and one.get("node") == node],
+        recheck=remembered.get(node, rules.RecheckState()),
+        drain=drains[-1] if drains else None,
+        orders=orders,
+    )
+    lines = account(facts, time.time(), lambda at_s: clock_text(at_s) or "", user_name)
+    if json:
+        common.print_json({"node": node, "why": lines})
+    else:
+        print("\n".join((f"{node}:", *(f"  {line}" for line in lines))))
+
+
+def release(nodes: Annotated[list[str], argument("NODE...", "Nodes, or lists such as n[1-4].")]) -> None:
+    """Forget what was reported of nodes until now, and place them as all others. It drains and resumes nothing."""
+    from ftrun.supervisor.site.standing import Event
+
+    names, now_s = common.nodes_named(nodes), time.time()
+    with _ledger() as (database, cluster, _, _):
+        known = {*cluster.nodes(), *(one.node for one in database.events(0.0))}
+        if unknown := sorted(set(names) - known):
+            raise UserError(f"neither Slurm nor the site's ledger knows {nodeset.fold(unknown)}")
+        database.add_events(
+            *(Event(f"released:{name}:{now_s:.3f}", name, now_s, "released") for name in names)
+        )
+    print(f"released: {nodeset.fold(names)}")
+
+
+# ---------------------------------------------------------------------- requests
+
+
+def requests(
+    days: Days = 7.0,
+    user: Annotated[str, option("--user", "Of this user only.", "USER")] = "",
+    json: Json = False,
+) -> None:
+    """Show what users' supervisors asked for and what they were answered, the newest last; and what waits."""
+    from ftrun.supervisor.nodes import spool
+    from ftrun.supervisor.store.append_log import AppendLog
+
+    settings, _, _, where = _place()
+    uid = _uid(user) if user else None
+    since_s = time.time() - days * A_DAY_S
+    keys = ("at", "uid", "node", "verdict", "why", "id")
+    rows: list[Mapping[str, Any]] = [
+        {key: one[key] for key in keys}
+        for one in AppendLog(where).read()
+        if one["kind"] == "answered" and one["at"] > since_s and uid in (None, one["uid"])
+    ]
+    try:
+        waiting = [one for one in spool.names_left(settings.text("site-spool")) if uid in (None, one.uid)]
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}", 1) from None
+    left = Counter((one.uid, "reports" if one.is_report else "requests") for one in waiting)
+    if json:
+        told = [{"uid": whose, "what": what, "count": count} for (whose, what), count in sorted(left.items())]
+        common.print_json({"answered": rows, "waiting": told})
+        return
+    if rows:
+        table = [
+            [clock_text(one["at"]), user_name(one["uid"]), one["node"] or None, one["verdict"], one["why"]]
+            for one in rows
+        ]
+        common.print_table(["WHEN", "USER", "NODE", "ANSWER", "WHY"], table)
+    else:
+        print(f"nothing was answered in the last {counted(round(days), 'day')}")
+    for (whose, what), count in sorted(left.items()):
+        print(f"waiting: {count} {what} of {user_name(whose)}")
+
+
+def observed(days: Days = 30.0, json: Json = False) -> None:
+    """Say what the service would have done while it only observed (`--observe`), and which of it later checks
+    proved wrong.
+    """
+    from ftrun.supervisor.site.observed import observed_drains
+    from ftrun.supervisor.store.append_log import AppendLog
+
+    settings, _, _, where = _place()
+    since_s = time.time() - days * A_DAY_S
+    records = AppendLog(where).read()
+    drains = [one for one in observed_drains(records, recheck_rules(settings)) if one.at_s > since_s]
+    raised = [
+        one
+        for one in records
+        if one["kind"] == "answered"
+        and one["at"] > since_s
+        and (one["verdict"], one["node"]) == ("observed", "")
+    ]
+    with _ledger() as (database, _, _, _):
+        last = [one.node for one in database.events(since_s) if one.what == "quarantined"]
+    outcomes = Counter(one.outcome for one in drains)
+    if json:
+        common.print_json(
+            {
+                "drains": [
+                    {key: getattr(one, key) for key in ("node", "at_s", "why", "uid", "times", "outcome", "ended_s", "last")}
+                    for one in drains
+                ],
+                "outcomes": outcomes,
+                "raised": len(raised),
+                "placed_last": last,
+            }
+        )  # fmt: skip
+        return
+    rows = [
+        [one.node, clock_text(one.at_s), user_name(one.uid), str(one.times), one.outcome, one.why, one.last or None]
+        for one in drains
+    ]  # fmt: skip
+    if rows:
+        common.print_table(["NODE", "WHEN", "ASKED BY", "TIMES", "OUTCOME", "WHY", "LAST LOOK"], rows)
+    print(
+        f"{counted(len(drains), 'drain')} would have been made: {outcomes['right']} right, {outcomes['wrong']} wrong,"
+        f" {outcomes['open']} not yet known; {counted(len(raised), 'job')} would have been put ahead;"
+        f" {counted(len(set(last)), 'node')} placed last"
+    )
+
+
+# ---------------------------------------------------------------------- orders
+
+
+def deny(
+    users: Annotated[list[str], argument("USER...", "Names of users, or their numbers.")],
+    why: Why = "",
+    off: Annotated[bool, option("--off", "Take what these users ask and report again.")] = False,
+    json: Json = False,
+) -> None:
+    """Take nothing of these users any more: what they ask is refused, and what they reported counts for nothing.
+    Nodes that are drained or placed last stay so: `ftrun recheck` and `ftrun site release` end that.
+    """
+    order, uids = _order(why), {_uid(user) for user in users}
+
+    def change(before: Orders) -> Orders:
+        kept = {uid: one for uid, one in before.denied.items() if uid not in uids}
+        return replace(before, denied=kept if off else kept | dict.fromkeys(uids, order))
+
+    _ordered(change, json=json)
+
+
+def pause(why: Why = "", json: Json = False) -> None:
+    """Let the service stand still, for a maintenance: it drains, raises, checks and returns nothing. Reports are
+    still taken, requests wait in the spool; they are valid for an hour.
+    """
+    order = _order(why)
+    _ordered(lambda before: replace(before, paused=order), json=json)
+
+
+def resume(json: Json = False) -> None:
+    """Let a paused service go on."""
+    _ordered(lambda before: replace(before, paused=None), json=json)
+
+
+def _uid(user: str) -> int:
+    """The number of a user. Raises UserError."""
+    with suppress(KeyError):
+        return pwd.getpwnam(user).pw_uid
+    if user.isascii() and user.isdigit() and len(user) <= 10:
+        return int(user)
+    raise UserError(f"no user is called {user!r} on this host: give the number")
+
+
+def _order(why: str) -> Order:
+    from ftrun.supervisor.site.standing import Order
+
+    return Order(
+        time.time(), os.environ.get("SUDO_USER") or user_name(os.geteuid()), " ".join(why.split())[:200]
+    )
+
+
+def _ordered(change: Callable[[Orders], Orders], *, json: bool) -> None:
+    from ftrun.supervisor.site.orders import change_orders
+
+    *_, where = _place()
+    try:
+        now = change_orders(where, change)
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}", 1) from None
+    if json:
+        common.print_json(asdict(now))
+        return
+    print("\n".join(orders_lines(now)))
+
+
+def orders_lines(now: Orders) -> list[str]:
+    """The orders in force, in words."""
+    paused = now.paused
+    lines = [
+        f"paused since {clock_text(paused.at_s)} by {paused.by}{paused.why and ': '}{paused.why}"
+        if paused
+        else "not paused"
+    ]
+    for uid, one in sorted(now.denied.items()):
+        lines.append(
+            f"denied: {user_name(uid)}, since {clock_text(one.at_s)} by {one.by}{one.why and ': '}{one.why}"
+        )
+    return lines
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add these commands to `ftrun site`."""
+    for command in (nodes, node, why, requests, observed, deny, pause, resume, release):
+        app.command(command.__name__)(command)
