@@ -171,9 +171,9 @@ def collect_facts(
     loads = resumable.find_resume_point(
         settings, run, cwd, more=[spoilt] if spoilt is not None else [], run_dir=ctx.where.run_dir
     )
-    newest = loads.path
-    before = run.best_checkpoint or resumed
-    since_s = started.launch.started_s or 0.0
+    newest, since_s = loads.path, started.launch.started_s or 0.0
+    # What it began from counts for the launch before, which the supervisor may judge later.
+    before = (run.best_checkpoint, os.path.join(cwd, resumed) if resumed else "")
     return start_decision.StartFacts(
         number=started.number,
         nodes=started.nodes,
@@ -198,7 +198,7 @@ def collect_facts(
         resumed=resumable.resumed_checkpoint(
             settings, run, resumed, incident_name(ctx, started), run_dir=ctx.where.run_dir, cwd=cwd
         ),
-        checkpoint=newest if newest and checkpoints.is_newer(newest, before, since_s) else "",
+        checkpoint=newest if all(checkpoints.is_newer(newest, one, since_s) for one in before) else "",
     )
 
 

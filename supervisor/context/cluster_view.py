@@ -119,15 +119,14 @@ def newest_checkpoint(ctx: RunContext) -> str:
     return resumable.newest_by_name(ctx.settings, ctx.run, ctx.cwd)
 
 
-def newer_checkpoint(ctx: RunContext, newest: str, *, running_again: bool = False) -> str:
+def newer_checkpoint(ctx: RunContext, newest: str) -> str:
     """`newest` if it is newer than every checkpoint known when this launch began; else "".
 
-    Where Slurm runs the job again, `newest` may be a save of that later launch, which counts it itself: then what the
-    later launch began from stands for it.
+    Where Slurm ran the job again, `newest` may be a save of that later launch, which counts it itself, be it over by now:
+    then what the later launch began from stands for it.
     """
     run, attempt = ctx.run, ctx.attempt
-    launch = attempt.launch.number
-    later = attempt_dir.next_launch_record(ctx.run_dir, attempt.number, launch) if running_again else None
+    later = attempt_dir.next_launch_record(ctx.run_dir, attempt.number, attempt.launch.number)
     if later is not None:
         newest = os.path.join(ctx.cwd, later.resume_from) if later.resume_from else ""
     resumed = (

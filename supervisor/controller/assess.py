@@ -63,12 +63,12 @@ def _case(ctx: RunContext, facts: Facts, diagnosis: Diagnosis) -> policy_input.P
     """What the policy decides on: the diagnosis, the run's history, the cluster, the checkpoints."""
     attempt = facts.attempt
     assert attempt is not None
-    found, loads, running_again = note_divergence(ctx), checkpoint_to_load(ctx), _running_again(ctx)
+    found, loads = note_divergence(ctx), checkpoint_to_load(ctx)
     case = policy_input.PolicyInput(
         run=agent_events.without_last_decision(ctx.run, attempt.incident),
         attempt=attempt,
         diagnosis=diagnosis,
-        checkpoint=newer_checkpoint(ctx, loads.path, running_again=running_again),
+        checkpoint=newer_checkpoint(ctx, loads.path),
         cluster=cluster_view(ctx, ctx.snapshot),
         limits=policy_input.limits_from(ctx.settings),
         now_s=ctx.snapshot.now_s,
@@ -77,7 +77,7 @@ def _case(ctx: RunContext, facts: Facts, diagnosis: Diagnosis) -> policy_input.P
         older=loads.back,
         no_checkpoint=loads.stuck,
         own_checkpoints=loads.own,
-        running_again=running_again,
+        running_again=_running_again(ctx),
         common=ctx.services.ledger.common_cause(ctx.run, diagnosis, ctx.snapshot.now_s),
         unseen=ctx.run_dir if _unseen(ctx) else "",
         expedited=attempt.launch.requeued and plan.is_expedited(ctx.run_dir, known=ctx.submission),

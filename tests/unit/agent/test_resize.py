@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -404,3 +405,16 @@ def test_an_agent_that_dies_between_the_end_and_its_answer_costs_no_more_than_a_
 
     assert len(run.attempts) == 2, (run.state, run.decision)
     assert (run.excluded, run.sizes_aside, run.wish) == ((), (), "")
+
+
+def test_what_a_start_began_from_is_no_progress_of_its_own(make: Make) -> None:
+    """A launch before it saved that, and the supervisor counts it when it judges that launch, however late: one checkpoint gives the retries back once."""
+    stage = make()
+    save(stage, 5)
+    stage.fails(1, TRANSIENT)
+    save(stage, 7)
+    os.utime(stage.life.cwd / "step-7", (1.0, 1.0))
+    stage.start(2, stage.nodes[:2], resume_from="step-7")
+    stage.fails(2, TRANSIENT)
+
+    assert stage.ctx.journal.run().best_checkpoint.endswith("step-5")

@@ -71,6 +71,31 @@ def test_a_kept_job_that_is_lost_in_the_queue_is_not_the_launch_before_it_once_m
     assert ["1.0", "1.1"] == [one.id for one in life.run.incidents]
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_a_launch_that_is_judged_late_has_no_part_in_what_a_later_one_saved(
+    tmp_path: Path, *, over: bool
+) -> None:
+    """Slurm ran the job again before anybody looked, and that launch may be over, too: each counts what it left to the next one."""
+    life = Life(tmp_path, checkpoint="ckpt/step-*.pt")
+    life.until("running")
+    life.train(1, 5)
+    (life.cwd / "ckpt").mkdir()
+    (life.cwd / "ckpt" / "step-000005.pt").write_text("x")
+    faults.requeue(life.engine, life.attempt.job)
+    life.engine.advance(30)
+    record = Path(life.run_dir, "attempts/1/launch.1")
+    record.write_text(record.read_text().replace("resume_from=", "resume_from=ckpt/step-000005.pt"))
+    (life.cwd / "ckpt" / "step-000009.pt").write_text("x")
+    if over:
+        life.exit(1)
+        life.engine.advance(10)
+    while sum(kind in ("decided", "run.stopped") for kind in life.kinds()) < 1 + over:
+        life.live()
+    saved = [one["data"]["checkpoint"] for one in life.records() if one["kind"] == "decided"]
+
+    assert [path.rpartition("/")[2] for path in saved] == ["step-000005.pt", "step-000009.pt"][: 1 + over]
+
+
 def test_an_array_whose_tasks_have_begun_is_found_by_what_they_wrote(tmp_path: Path) -> None:
     """P4: sbatch gave no answer and a filter took the token out of the comment; the tasks claim in folders of their own."""
     life = Life(tmp_path)
