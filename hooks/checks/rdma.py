@@ -15,6 +15,7 @@ from ftrun.hooks.checks.ethernet import growth_faults
 from ftrun.hooks.runtime import device_counters
 from ftrun.hooks.runtime.device_counters import Growth
 from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped
+from ftrun.hooks.runtime.formats import DAY_S
 from ftrun.hooks.runtime.host import Machine
 
 FOLDER = "/sys/class/infiniband"
@@ -219,7 +220,6 @@ def _errors_faults(port: str, facts: Growth, thresholds: Thresholds) -> list[Fin
 # --- ib-flaps
 
 FLAP_COUNTER = "link_downed"
-DAY_S = 86_400
 
 
 class FlapsFacts(NamedTuple):

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 
+HOUR_S, DAY_S = 3600.0, 86_400.0
+
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 

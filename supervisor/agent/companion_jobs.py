@@ -37,6 +37,7 @@ from ftrun.supervisor.agent.spanning_limits import pool_with_idle_nodes
 from ftrun.supervisor.config.node_counts import Pool
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.policy import queue, start_decision
+from ftrun.supervisor.policy.spare_placement import in_rank_order
 from ftrun.supervisor.store import attempt_dir, node_reports
 from ftrun.supervisor.submission import companion
 
@@ -505,11 +506,11 @@ def _all_swept(ctx: AgentContext, nodes: tuple[str, ...], swept: NodeQuery | Non
 
 def rank_order(ctx: AgentContext, nodes: Collection[str]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
     """(these nodes in the order of the ranks, the part of them in each companion). The job's own nodes come
-    first, in the given order.
+    first, as srun ranks them whatever order they are asked for in.
     """
     wanted = frozenset(nodes)
     parts = (Span(span.job, tuple(node for node in span.nodes if node in wanted)) for span in ctx.spans)
     spans = tuple(part for part in parts if part.nodes)
     apart = {node for span in spans for node in span.nodes}
-    own = tuple(node for node in nodes if node not in apart)
+    own = in_rank_order((node for node in nodes if node not in apart), ctx.nodes)
     return (*own, *(node for span in spans for node in span.nodes)), spans

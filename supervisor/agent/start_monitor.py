@@ -37,6 +37,7 @@ from ftrun.supervisor.model.types import Evidence, Topology
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store import node_reports, submission_context
 from ftrun.supervisor.store.lease import Clock
+from ftrun.supervisor.store.run_dir import folder_time_ns
 from ftrun.supervisor.telemetry import hang_rules, liveness, log_watcher, node_silence, straggler
 from ftrun.supervisor.telemetry.hang_watch import (
     ASK_LIMIT_S,
@@ -133,7 +134,7 @@ class StartMonitor:
 
     def reports_stamp(self) -> int:
         """See `MonitorBackend.reports_stamp`."""
-        return node_reports.folder_stamp(self._where.run_dir, self._where.attempt)
+        return folder_time_ns(node_reports.folder(self._where.run_dir, self._where.attempt))
 
     def node_reports(self) -> NodeFacts:
         """See `MonitorBackend.node_reports`. While the start lives, the checks of its end are left out: some
@@ -386,7 +387,7 @@ class HangMonitor:
     def _degraded(self) -> Mapping[str, str]:
         """The one node of this start that its checks call degraded; read again when a report came."""
         where = self.ctx.where
-        stamp = node_reports.folder_stamp(where.run_dir, where.attempt)
+        stamp = folder_time_ns(node_reports.folder(where.run_dir, where.attempt))
         if stamp != self._stamp:
             self._stamp = stamp
             number = self.started.number + 1  # leave out the checks of this start's own end

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from ftrun.hooks.runtime.formats import parse_bytes, size_text
+from ftrun.hooks.runtime.formats import DAY_S, parse_bytes, size_text
 from ftrun.slurm import records
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
@@ -444,9 +444,6 @@ def _half_removed(home: str) -> Iterator[str]:
     runs = os.path.join(home, "runs")
     with contextlib.suppress(FileNotFoundError):
         yield from (os.path.join(runs, name) for name in os.listdir(runs) if name.startswith(_HIDDEN))
-
-
-DAY_S = 86_400.0
 
 
 def prune(

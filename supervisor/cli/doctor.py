@@ -17,10 +17,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from ftrun.hooks.health import node_monitor
+from ftrun.hooks.runtime import mounts
+from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.slurm.client import releases
 from ftrun.slurm.client.cluster import Cluster
@@ -352,17 +353,11 @@ def _shared(home: str, cluster: Cluster) -> Finding:
 
 def file_system(path: str) -> str:
     """The type of the file system on which a path lies; "" if it is not known."""
-    best, kind = "", ""
     try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
-    except OSError:
+        found = mounts.mount_of(mounts.mounted(Machine()), path)
+    except NoAnswer:
         return ""
-    for line in mounts:
-        fields = line.split()
-        point = fields[1].replace("\\040", " ")
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, kind = point, fields[2]
-    return kind
+    return found.kind if found is not None else ""
 
 
 def _logout() -> Finding:

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
-from ftrun.hooks.runtime.formats import counted, duration_text
+from ftrun.hooks.runtime.formats import DAY_S, counted, duration_text
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
@@ -27,7 +27,6 @@ from ftrun.supervisor.reports.statistics import OF_A_FAULT, Mean, Statistics, pe
 from ftrun.supervisor.reports.time_ledger import Spent, TimeLedger, ledger_of
 from ftrun.supervisor.store import journal
 
-DAY_S = 86_400.0
 SHIPPED = {True: "dashboard.json", False: "alerts.yml"}
 UNITS_S = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
 

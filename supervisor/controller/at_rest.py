@@ -19,9 +19,9 @@ from ftrun.slurm.client.cluster import NodeRow
 from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import user_hooks
-from ftrun.supervisor.controller.observe import FolderTimes
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.store.run_dir import FolderTimes
 
 SHARE = 30.0
 REST_MAX_S = 10.0

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ftrun.hooks.runtime.formats import DAY_S
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import dependents, fencing
@@ -21,7 +22,6 @@ from ftrun.supervisor.model.types import Decision, FaultClass, first_proof
 from ftrun.supervisor.store import attempt_dir, checkpoints, flag_files
 
 TAIL_BYTES = 1 << 16  # of the log, searched for an earlier final line
-A_DAY_S = 86_400.0
 STRAYS_FOR_S = 600.0
 STRAYS_EVERY_S = 15.0
 ALIVE_FOR_S = 15.0  # Slurm shows the end of a cancelled job within this time
@@ -152,7 +152,7 @@ def awaits_late_job(ctx: RunContext) -> bool:
     # Measured by our own clock from our first sight; another host's time stamp only tells old runs from new.
     clock = ctx.services.clock
     awaited_s = ctx.observations.stopwatches["late job"].held_s(clock.mono_s())
-    return awaited_s <= STRAYS_FOR_S and clock.now_s() - ctx.run.last_at_s < A_DAY_S
+    return awaited_s <= STRAYS_FOR_S and clock.now_s() - ctx.run.last_at_s < DAY_S
 
 
 def _has_unanswered(run: Run) -> bool:

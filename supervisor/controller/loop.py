@@ -84,7 +84,7 @@ class Supervisor:
         self._ends = ""  # why this process ends by itself
         self._left_open = 0  # the runs that this process looked after when it lost the lease
         self.reconcilers: dict[str, RunReconciler] = {}
-        self._final: dict[str, float] = {}  # final runs -> time stamp of their requests folder
+        self._final: dict[str, int] = {}  # final runs -> time stamp of their requests folder
         self._broken: dict[str, tuple[float, str]] = {}
         self._nodes: tuple[float, dict[str, NodeRow]] | None = None
         self._tokens_s = float("-inf")
@@ -172,7 +172,7 @@ class Supervisor:
         for run_dir in run_dirs:
             if run_dir in self.reconcilers:
                 continue
-            asked = _requests_stamp(run_dir)
+            asked = store_run_dir.requests_time_ns(run_dir)
             if self._final.get(run_dir) == asked:
                 continue
             broken = self._broken.get(run_dir)
@@ -180,7 +180,7 @@ class Supervisor:
                 continue
             self._take(run_dir, asked)
 
-    def _take(self, run_dir: str, asked: float) -> None:
+    def _take(self, run_dir: str, asked: int) -> None:
         if self._earlier is not None and self._earlier.is_over(run_dir, asked):
             self._cache.keep_over(self._earlier, run_dir)
             self._final[run_dir] = asked
@@ -265,7 +265,9 @@ class Supervisor:
         if snapshot.jobs is not None:
             self.services.seen(who=ctx.run.id, run=ctx.run.id)
         if ctx.run.final and not _unfinished(ctx):
-            stamp = _requests_stamp(run_dir)  # the stamp first: a request after this changes it
+            stamp = store_run_dir.requests_time_ns(
+                run_dir
+            )  # the stamp first: a request after this changes it
             if _asked(ctx):
                 return
             self._drop(run_dir, "")
@@ -303,7 +305,7 @@ class Supervisor:
         if why:
             self._set_aside(run_dir, why)
 
-    def _leave(self, ctx: RunContext, asked: float) -> None:
+    def _leave(self, ctx: RunContext, asked: int) -> None:
         self._final[ctx.run_dir] = asked
         self._cache.note_over(ctx.run_dir, ctx.run, ctx.folded_lengths, asked)
 
@@ -496,13 +498,6 @@ class _Renewal:
 
 def _asked(ctx: RunContext) -> bool:
     return bool(user_requests.pending(ctx.run_dir, ctx.run.requests_seen))
-
-
-def _requests_stamp(run_dir: str) -> float:
-    try:
-        return os.stat(os.path.join(run_dir, "requests")).st_mtime
-    except OSError:
-        return 0.0
 
 
 def _unfinished(ctx: RunContext) -> bool:

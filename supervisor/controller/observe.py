@@ -12,8 +12,7 @@ While the launch lives, its nodes' reports are read now and then, and new findin
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +41,6 @@ STEP_FILES_EVERY_S = 30.0
 EVIDENCE_RECORDS_MAX = 200  # in one run
 JUST_ENDED_S = 20.0  # Slurm shows the end of a job soon after that of its script
 RECORDS_MAX = 50  # findings of one launch that become records; the reports hold the others
-SETTLED_S = 2.0  # the time of a folder that changed so lately may not show the next change
 NO_REPORTS: Mapping[str, Mapping[str, object]] = {}
 TASK_LOGS_MAX = 64  # logs that are read of the failed tasks of one array
 
@@ -53,33 +51,6 @@ class EndedScript:
 
     over: Stopwatch = field(default_factory=Stopwatch)
     log_quiet: Stopwatch = field(default_factory=Stopwatch)
-
-
-class FolderTimes:
-    """Whether something may have been put into some folders, or taken out, since the last look.
-
-    Times of file systems tick: soon after a change, they do not show the next one. How soon is a matter of the file
-    system, so it is told by the real clock.
-    """
-
-    def __init__(self) -> None:
-        self._times: tuple[int, ...] = ()
-        self._changed_s = 0.0
-
-    def changed(self, folders: Sequence[str]) -> bool:
-        """Whether to look into these folders."""
-        times, now_s = tuple(map(_time_of, folders)), time.monotonic()
-        if times != self._times:
-            self._times, self._changed_s = times, now_s
-            return True
-        return now_s - self._changed_s < SETTLED_S
-
-
-def _time_of(folder: str) -> int:
-    try:
-        return os.stat(folder).st_mtime_ns
-    except OSError:
-        return 0
 
 
 class _Backend:
@@ -113,7 +84,7 @@ class _Backend:
         return self._ctx.attempt.used
 
     def reports_stamp(self) -> int:
-        return node_reports.folder_stamp(self._ctx.run_dir, self._ctx.attempt.number)
+        return run_dir.folder_time_ns(node_reports.folder(self._ctx.run_dir, self._ctx.attempt.number))
 
     def node_reports(self) -> NodeFacts:
         return read_node_reports(self._ctx)
@@ -125,7 +96,7 @@ class _Watch:
 
     next_began: bool = False  # a later launch has left its record
     next_looked: Interval = field(default_factory=Interval)
-    folders: FolderTimes = field(default_factory=FolderTimes)  # where its record would appear
+    folders: run_dir.FolderTimes = field(default_factory=run_dir.FolderTimes)  # where its record would appear
     task_logs_found: Interval = field(default_factory=Interval)
     progress_told: Interval = field(default_factory=Interval)
     step_files: set[StepFiles] = field(default_factory=set)

@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, field
 from typing import Any
 
-from ftrun.hooks.runtime.formats import counted
+from ftrun.hooks.runtime.formats import HOUR_S, counted
 from ftrun.slurm.client.cluster import NodeRow, NodeUsage, PartitionRow
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.node_entry import finite_number
@@ -121,7 +121,6 @@ def reason_of(run: str, signature: str, stamp: str) -> str:
     return f"ftrun: {run} {signature} {stamp}"
 
 
-HOUR_S = 3600.0
 CONTROLS = 2
 AWAY = frozenset({"unreachable", "timeout"})
 # Out of reach on purpose: by somebody, or by Slurm's power saving.

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ftrun.hooks.runtime.formats import HOUR_S
 from ftrun.slurm.records import replace
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, parse_report
 from ftrun.supervisor.diagnosis.suspect_nodes import OF_NO_NODE
@@ -26,7 +27,6 @@ from ftrun.supervisor.nodes.machines import MACHINE, parse_identity
 from ftrun.supervisor.nodes.repeat_failures import ENDED
 
 EVIDENCE_CHARACTERS = 200
-HOUR_S = 3600.0
 CARDS_BY = "gpu-check"  # the check that lists every card
 CARDS_MAX = 32
 FINDINGS_MAX = 32

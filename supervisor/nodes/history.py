@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from ftrun.hooks.runtime.formats import DAY_S
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import node_entry
 from ftrun.supervisor.model.node_entry import NodeEntry
@@ -33,7 +34,6 @@ from ftrun.supervisor.nodes import machines, repeat_failures
 from ftrun.supervisor.nodes.repeat_failures import Association
 from ftrun.supervisor.policy.correlated_failures import CommonCause, Failure, common_causes
 
-DAY_S = 86_400.0
 LIE_WITHIN_S = 7 * DAY_S  # a strike this soon after a passed recheck is a relapse
 DOUBLINGS_MAX = 40
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ftrun.hooks.runtime.formats import DAY_S
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config import home as config_home
@@ -43,8 +44,7 @@ from ftrun.supervisor.nodes.repeat_failures import ENDED, SIGNATURE
 from ftrun.supervisor.store import journal, node_reports, run_dir, site_nodes, user_exclusions
 
 SCHEMA = 1
-A_DAY_S = 86_400.0
-KEEP_S = 180 * A_DAY_S
+KEEP_S = 180 * DAY_S
 COMPACT_FROM_FILES = 8
 MANY_FILES = 64
 LOOKS = 3  # while a compaction renames files
@@ -320,7 +320,7 @@ def _quiet(name: str, idle_s: float) -> bool:
     """Whether the file has no writer, as far as known; a writer that comes back notices (see `_append`)."""
     if name.startswith(_MERGED) or name.endswith(_CLOSED):
         return True
-    return run_dir.provably_dead(name.removesuffix(_OPEN)) or idle_s > A_DAY_S
+    return run_dir.provably_dead(name.removesuffix(_OPEN)) or idle_s > DAY_S
 
 
 def _close(where: str, name: str) -> str:
@@ -404,7 +404,7 @@ class NodeLedger:
         if noted is self._failing:
             self._tell("ledger.written-again" if noted else "ledger.not-written", run=run.id)
             self._failing = not noted
-        if noted and now_s - self._tidied_s > A_DAY_S:
+        if noted and now_s - self._tidied_s > DAY_S:
             self._tidied_s = now_s
             compact(self._home, now_s, keep_s)
         return noted
@@ -431,7 +431,7 @@ class NodeLedger:
         An inventory entry of a device is kept only if the ledger does not yet show that device in that place.
         """
         attempt = run.attempt
-        if attempt is None or not attempt.launch.end.state or now_s - run.last_at_s > A_DAY_S:
+        if attempt is None or not attempt.launch.end.state or now_s - run.last_at_s > DAY_S:
             return []
         run_dir = os.path.join(self._home, "runs", run.id)
         left = node_reports.read_reports(run_dir, attempt.number, attempt.launch.number, attempt.reach)

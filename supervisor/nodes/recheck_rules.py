@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from ftrun.hooks.runtime.formats import DAY_S
 from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model.types import FaultClass
 
 PREFIX = "ftrun:"
-A_DAY_S = 86_400.0
 WORDS_MAX = 120  # of the still failing checks, in a reason
 DOUBLINGS_MAX = 10
 
@@ -62,7 +62,7 @@ class RecheckRules:
     passes: int = 2
     spacing_s: float = 600.0
     lies: int = 2
-    lie_within_s: float = 7 * A_DAY_S
+    lie_within_s: float = 7 * DAY_S
     steps: int = 0
 
 
@@ -186,7 +186,7 @@ def due_s(memory: RecheckState, rules: RecheckRules) -> float:
     if memory.passes:
         return memory.looked_s + patience_s * 2.0 ** (memory.passes - 1)
     again_s = rules.spacing_s * 2.0 ** min(max(memory.fails - 1, 0), DOUBLINGS_MAX)
-    return memory.looked_s + min(again_s, max(A_DAY_S, rules.spacing_s))
+    return memory.looked_s + min(again_s, max(DAY_S, rules.spacing_s))
 
 
 def assess_check(memory: RecheckState, report: CheckReport, rules: RecheckRules) -> Verdict:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
+from ftrun.hooks.runtime.formats import DAY_S, HOUR_S
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.notices.notice import Notice
-from ftrun.supervisor.notices.schedule import DAY_S, HOUR_S, Message, Told
+from ftrun.supervisor.notices.schedule import Message, Told
 from ftrun.supervisor.store.append_log import AppendLog
 
 PAUSE_S, PAUSE_MAX_S = 60.0, 3600.0

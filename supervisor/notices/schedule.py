@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ftrun.hooks.runtime.formats import DAY_S, HOUR_S
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.notices.notice import KINDS, Notice
 
-HOUR_S, DAY_S = 3600.0, 86_400.0
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 

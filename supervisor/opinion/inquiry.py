@@ -10,6 +10,7 @@ import getpass
 import os
 from collections.abc import Mapping, Sequence
 
+from ftrun.hooks.runtime.formats import DAY_S
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.unknown_cause import last_lines
 from ftrun.supervisor.model.types import Diagnosis, Opinion
@@ -18,7 +19,6 @@ from ftrun.supervisor.opinion.endpoint import Endpoint, NoAnswer, Request
 from ftrun.supervisor.opinion.question import EVIDENCE_BYTES, End, Question, question_about
 from ftrun.supervisor.telemetry.tail import LogPath
 
-A_DAY_S = 86_400.0
 _COUNTER = "opinions"
 
 
@@ -77,7 +77,7 @@ def _private(path: str, flags: int) -> int:
 
 def _is_recent(line: str, now_s: float) -> bool:
     try:
-        return abs(now_s - float(line)) < A_DAY_S
+        return abs(now_s - float(line)) < DAY_S
     except ValueError:
         return False
 

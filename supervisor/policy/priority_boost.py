@@ -18,11 +18,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from ftrun.hooks.runtime.formats import counted
+from ftrun.hooks.runtime.formats import HOUR_S, counted
 from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow, NodeUsage
 from ftrun.slurm.records import dataclass
 
-HOUR_S = 3600.0
 NO_LIMIT_S = 365 * 86_400.0  # what Slurm sets for no limit when a job starts [tried on 22.05]
 BY_THE_NODE = frozenset({JobState.NODE_FAIL, JobState.BOOT_FAIL})
 BY_THE_WAY = frozenset({JobState.FAILED, JobState.OUT_OF_MEMORY, JobState.CANCELLED})  # ftrun ends what hangs

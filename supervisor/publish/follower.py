@@ -37,7 +37,7 @@ FOLDER, CURSOR, LEFT = "publish", "cursor.json", "left.jsonl"
 class _Left:
     """A run that was left. `stamp`: of its requests then; `place`: of its line in LEFT."""
 
-    stamp: float
+    stamp: int
     place: int
 
 
@@ -125,11 +125,11 @@ class Follower:
         if self._clock() - self._asked_returns_s >= RETURNS_EVERY_S:
             self._asked_returns_s = self._clock()
             for run_id in [one for one in self._left if one in names]:
-                if requests_stamp(os.path.join(runs, run_id)) != self._left[run_id].stamp:
+                if run_dir.requests_time_ns(os.path.join(runs, run_id)) != self._left[run_id].stamp:
                     self._take_back(run_id)
         new = [one for one in names if one not in self._runs and one not in self._left]
         if len(new) > 1:
-            new.sort(key=lambda one: requests_stamp(os.path.join(runs, one)), reverse=True)
+            new.sort(key=lambda one: run_dir.requests_time_ns(os.path.join(runs, one)), reverse=True)
         return [(one, os.path.join(runs, one)) for one in (*self._runs, *new)]
 
     def _look_at(self, run_id: str, folder: str) -> None:
@@ -181,7 +181,7 @@ class Follower:
 
     def _leave(self, run_id: str) -> None:
         followed = self._runs.pop(run_id)
-        stamp = requests_stamp(followed.dir)
+        stamp = run_dir.requests_time_ns(followed.dir)
         kept = {one.name: self._tell(one, "on_left", followed) or {} for one in self._publishers}
         line = {"run": run_id, "stamp": stamp, "kept": kept}
         self._tails.pop(run_id, None)
@@ -210,7 +210,7 @@ class Follower:
             for line in stream:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     told = journal.parse_record(line.rstrip(b"\n"))
-                    found[str(told["run"])] = (_Left(float(told["stamp"]), place), dict(told["kept"]))
+                    found[str(told["run"])] = (_Left(int(told["stamp"]), place), dict(told["kept"]))
                 place += len(line)
         for run_id, (_, kept) in found.items():
             for one in self._publishers:
@@ -237,14 +237,6 @@ class Follower:
         if method == "tick":
             self._failed.pop(publisher.name, None)
         return answer
-
-
-def requests_stamp(folder: str) -> float:
-    """When the last request to a run was written, in Unix seconds; 0 if that cannot be seen."""
-    try:
-        return os.stat(os.path.join(folder, "requests")).st_mtime
-    except OSError:
-        return 0.0
 
 
 def _read_cursor(path: str) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm import records
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.model.agent_events import companion_job_of
 from ftrun.supervisor.model.run import Attempt, Companion, Incident, Run
 from ftrun.supervisor.model.states import FINAL_STATES, State
@@ -26,7 +27,6 @@ from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.policy_input import limits_from
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.policy.policy_input import PolicyLimits
     from ftrun.supervisor.store.attempt_dir import LaunchRecord
     from ftrun.supervisor.store.live_steps import StepSeen
     from ftrun.supervisor.telemetry.progress import Progress, ProgressReader
@@ -214,7 +214,7 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "nodes": list(attempt.nodes) if attempt else [],
         "step": attempt.last_step if attempt and attempt.last_step is not None else run.best_step,
         "retries_used": run.retries,
-        "retries_left": max(0, _limits(run.settings).retries - run.retries),
+        "retries_left": max(0, int(number_of(run.settings, "retries")) - run.retries),
         "net_progress_at": run.progress_at_s,
         "caps": _caps(run, now_s),
         "inside": _inside(attempt, _full(run)) if attempt else _NOTHING_INSIDE,
@@ -430,22 +430,12 @@ def budgets(run: Run) -> dict[str, dict[str, int | None]]:
     return table
 
 
-_last_limits: tuple[Mapping[str, Any], PolicyLimits] | None = None  # many runs share one set of settings
-
-
-def _limits(settings: Mapping[str, Any]) -> PolicyLimits:
-    global _last_limits  # noqa: PLW0603
-    if _last_limits is None or _last_limits[0] is not settings:
-        _last_limits = settings, limits_from(settings)
-    return _last_limits[1]
-
-
 def _caps(run: Run, now_s: float) -> dict[str, float | None]:
-    limits = _limits(run.settings)
+    most, deadline_s = run.settings.get("max-lost", ""), float(run.settings.get("deadline") or 0.0)
     return {
         "lost_node_hours": round(estimates.lost_node_hours(run, now_s), 3),
-        "max_lost_node_hours": limits.max_lost_node_h,
-        "deadline_at": run.created_at_s + limits.deadline_s if limits.deadline_s else None,
+        "max_lost_node_hours": float(most) if most != "" else None,
+        "deadline_at": run.created_at_s + deadline_s if deadline_s else None,
     }
 
 

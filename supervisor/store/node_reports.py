@@ -1,8 +1,8 @@
 """The reports that nodes left in an attempt's folder, read within bounds. (I/O)
 
 The job's own user writes them, so they may hold anything. Only files named for a node of the attempt are
-opened, no more than it has nodes, and of each no more bytes than a report can have. The folder's time stamp
-tells when there is something new, so a poll of a run whose nodes are well costs one stat.
+opened, no more than it has nodes, and of each no more bytes than a report can have. The folder's time
+(`run_dir.folder_time_ns`) tells when there is something new, so a poll of a run whose nodes are well costs one stat.
 """
 
 from __future__ import annotations
@@ -23,14 +23,6 @@ REPORT_BYTES_MAX = 1024 * 1024  # the most that `hooks.nodefile` writes is less
 def folder(run_dir: str, attempt: int) -> str:
     """Where the reports of an attempt lie."""
     return os.path.join(store_run_dir.attempt_dir(run_dir, attempt), "nodes")
-
-
-def folder_stamp(run_dir: str, attempt: int) -> int:
-    """Changes when a report is written; 0 where there is none, or it cannot be seen."""
-    try:
-        return os.stat(folder(run_dir, attempt)).st_mtime_ns
-    except OSError:
-        return 0
 
 
 def read_reports(

@@ -54,7 +54,7 @@ class Mark(NamedTuple):
 
 class _Content(NamedTuple):
     live: dict[str, tuple[Mark, Run]]  # run id -> its journal and what it told
-    over: dict[str, tuple[Mark, float]]  # of a run that is over: the time of its requests folder, too
+    over: dict[str, tuple[Mark, int]]  # of a run that is over: the time of its requests folder, too
 
 
 class RunCache:
@@ -63,14 +63,14 @@ class RunCache:
     def __init__(self, home: str) -> None:
         self._live, self.over = _read(os.path.join(home, FILE))
 
-    def is_over(self, run_dir: str, requests_s: float | None = None) -> bool:
+    def is_over(self, run_dir: str, requests_ns: int | None = None) -> bool:
         """Whether the run is known to be over, nobody paused it, and its journal has not changed since.
 
-        `requests_s`: the time of its requests folder must be this, too.
+        `requests_ns`: the time of its requests folder must be this, too.
         """
         try:
-            mark, seen_s = self.over.get(os.path.basename(run_dir), (None, 0.0))
-            if mark is None or (requests_s is not None and requests_s != seen_s):
+            mark, seen_ns = self.over.get(os.path.basename(run_dir), (None, 0))
+            if mark is None or (requests_ns is not None and requests_ns != seen_ns):
                 return False
             folder = os.path.join(run_dir, "journal")
             name, size_bytes, _ = mark.files[-1]
@@ -146,7 +146,7 @@ class RunCacheWriter:
     def __init__(self, home: str) -> None:
         self._path = os.path.join(home, FILE)
         self._content = _Content({}, {})
-        self._ended: dict[str, tuple[str, dict[str, int], float]] = {}  # of these a mark is still to be made
+        self._ended: dict[str, tuple[str, dict[str, int], int]] = {}  # of these a mark is still to be made
         self._told = b""
 
     def note_live(self, run_dir: str, known: Run, lengths: dict[str, int]) -> None:
@@ -160,11 +160,11 @@ class RunCacheWriter:
             if mark is not None:
                 self._content.live[known.id] = mark, known
 
-    def note_over(self, run_dir: str, known: Run, lengths: dict[str, int], requests_s: float) -> None:
+    def note_over(self, run_dir: str, known: Run, lengths: dict[str, int], requests_ns: int) -> None:
         """The same of a run that is over; nothing is left to do for it."""
         self._content.live.pop(known.id, None)
         if not known.paused:
-            self._ended[known.id] = run_dir, lengths, requests_s
+            self._ended[known.id] = run_dir, lengths, requests_ns
 
     def keep_over(self, cache: RunCache, run_dir: str) -> None:
         """What an earlier supervisor noted of a run that is over still holds."""
@@ -175,12 +175,12 @@ class RunCacheWriter:
         """Write what was noted, of those `live` runs and of all that are over. Raises OSError."""
         for gone in self._content.live.keys() - live:
             del self._content.live[gone]
-        for name, (run_dir, lengths, requests_s) in list(self._ended.items()):
+        for name, (run_dir, lengths, requests_ns) in list(self._ended.items()):
             mark = _mark(run_dir, lengths, None)
             if mark is None or (mark.newest_ns and mark.folder_ns):
                 del self._ended[name]
             if mark is not None and name not in self._ended:
-                self._content.over[name] = mark, requests_s
+                self._content.over[name] = mark, requests_ns
         body = pickle.dumps(tuple(self._content), 5)
         text = b"%b%08x %08x\n%b" % (_MAGIC, _code_of_fold()[0], crc32(body), body)
         if text != self._told:

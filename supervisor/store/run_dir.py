@@ -14,12 +14,18 @@ import contextlib
 import errno
 import os
 import stat
+import time
 
 from ftrun.hooks.runtime.ownership import private_folder, private_folders, why_untrusted
 from ftrun.supervisor.config import home as config_home
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _RUNS_MAX = 999_999
 _NAME_LENGTH_MAX = 40
+_SETTLED_S = 2.0  # the time of a folder that changed so lately may not show the next change
 
 
 def why_home_untrusted(home: str) -> str:
@@ -230,3 +236,39 @@ def _process_start(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+# ---------------------------------------------------------------------- whether anything is new in a folder
+
+
+def folder_time_ns(folder: str) -> int:
+    """When something was last put into the folder or taken out, by its file system's clock; 0 where that cannot be seen."""
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def requests_time_ns(run_dir: str) -> int:
+    """When the last request to a run was written; 0 where that cannot be seen."""
+    return folder_time_ns(os.path.join(run_dir, "requests"))
+
+
+class FolderTimes:
+    """Whether something may have been put into some folders, or taken out, since the last look.
+
+    Times of file systems tick: soon after a change, they do not show the next one. How soon is a matter of the file
+    system, so it is told by the real clock.
+    """
+
+    def __init__(self) -> None:
+        self._times: tuple[int, ...] = ()
+        self._changed_s = 0.0
+
+    def changed(self, folders: Sequence[str]) -> bool:
+        """Whether to look into these folders."""
+        times, now_s = tuple(map(folder_time_ns, folders)), time.monotonic()
+        if times != self._times:
+            self._times, self._changed_s = times, now_s
+            return True
+        return now_s - self._changed_s < _SETTLED_S

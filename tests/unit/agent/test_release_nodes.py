@@ -107,3 +107,13 @@ def test_a_node_that_left_the_job_may_be_one_of_a_companion(make: Make) -> None:
 
     assert ctx.nodes == stage.nodes
     assert companion_jobs.rank_order(ctx, stage.nodes) == (stage.nodes, ctx.spans)
+
+
+def test_nodes_stand_as_srun_ranks_them_whatever_order_they_are_asked_for_in(make: Make) -> None:
+    """A spare takes the place of a bad node where the ladder lists it; the journal says which node gets which ranks."""
+    stage = make()
+    stage.ctx.given_up = True
+    stage.thread.join(60)
+    first, second, third, *_ = stage.nodes
+
+    assert companion_jobs.rank_order(stage.ctx, (third, first, second)) == ((first, second, third), ())

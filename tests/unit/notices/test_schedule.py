@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftrun.hooks.runtime.formats import DAY_S
 from ftrun.supervisor.config.settings import defaults
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.notices.notice import KINDS, Notice
 from ftrun.supervisor.notices.outbox import Outbox
-from ftrun.supervisor.notices.schedule import DAY_S, Message, Rules, Told, is_quiet, next_message
+from ftrun.supervisor.notices.schedule import Message, Rules, Told, is_quiet, next_message
 
 NIGHT = 1_800_000_000.0 - 1_800_000_000.0 % DAY_S
 

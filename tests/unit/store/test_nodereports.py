@@ -90,18 +90,18 @@ def test_a_number_that_no_clock_shows_costs_its_own_field_only(
 
 def test_a_folder_that_is_not_there_is_no_news(tmp_path: Path) -> None:
     """Most launches have no report: nothing is said, and nothing fails."""
-    assert node_reports.folder_stamp(str(tmp_path), 1) == 0
+    assert run_dir.folder_time_ns(node_reports.folder(str(tmp_path), 1)) == 0
     assert _found(tmp_path) == []
 
 
 def test_a_new_report_changes_the_stamp(tmp_path: Path, place: Path) -> None:
     """One question tells whether there is anything to read."""
-    before = node_reports.folder_stamp(str(tmp_path), 1)
+    before = run_dir.folder_time_ns(node_reports.folder(str(tmp_path), 1))
     draft = place / "draft"
     draft.write_text(_report())
     draft.rename(place / "watch.0.n0.json")
 
-    assert node_reports.folder_stamp(str(tmp_path), 1) != before
+    assert run_dir.folder_time_ns(node_reports.folder(str(tmp_path), 1)) != before
 
 
 def test_the_node_side_lies_behind_one_link(tmp_path: Path) -> None:

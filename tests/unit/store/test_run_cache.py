@@ -45,7 +45,7 @@ def _noted(run_dir: Path, *, over: bool = False) -> None:
     home, (run, lengths) = str(run_dir.parents[1]), journal.load_whole(str(run_dir))
     writer = RunCacheWriter(home)
     if over:
-        writer.note_over(str(run_dir), run, lengths, 7.0)
+        writer.note_over(str(run_dir), run, lengths, 7)
     else:
         writer.note_live(str(run_dir), run, lengths)
     writer.write({run.id})
@@ -166,8 +166,8 @@ def test_a_run_that_is_over_is_known_until_its_journal_or_its_requests_change(tm
     home, newest = str(tmp_path), _newest(run_dir)
 
     assert RunCache(home).is_over(str(run_dir))
-    assert RunCache(home).is_over(str(run_dir), 7.0)
-    assert not RunCache(home).is_over(str(run_dir), 8.0)
+    assert RunCache(home).is_over(str(run_dir), 7)
+    assert not RunCache(home).is_over(str(run_dir), 8)
 
     with newest.open("ab") as stream:
         stream.write(b"{}\n")
