@@ -31,15 +31,15 @@ else:
     def replace(record: Any, /, **changes: Any) -> Any:
         """As in the standard library; fast for records of `dataclass` above."""
         cls = record.__class__
-        drafted = _drafted.get(cls)
+        drafted = cls.__dict__.get("__drafted__")  # of this class, not of a record below it
         if drafted is None:
             if cls.__dict__.get("__setattr__") is not _no_set:  # not a record of this module
                 return dataclasses.replace(record, **changes)
             lines = "".join(f" new.{name} = old.{name}\n" for name in cls.__slots__)
             found: dict[str, Any] = {"draft": type(cls.__name__, (), {"__slots__": cls.__slots__})}
             exec(f"def drafted(old):\n new = draft()\n{lines} return new", found)  # noqa: S102  as in _init
-            drafted = _drafted[cls] = found["drafted"]
-        draft = drafted(record)
+            drafted = cls.__drafted__ = staticmethod(found["drafted"])
+        draft = drafted.__func__(record)
         for name, value in changes.items():
             try:
                 setattr(draft, name, value)

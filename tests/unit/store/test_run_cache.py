@@ -214,7 +214,7 @@ def test_the_number_of_the_fold_is_that_of_the_code_in_memory(monkeypatch: pytes
         (Run, "__dataclass_fields__", dict(list(Run.__dataclass_fields__.items())[:-1])),
         (renamed_settings, "NAMES", {**renamed_settings.NAMES, "old": "new"}),
         (events, "_opened", events._started),
-        (records, "_drafted", lambda _: None),
+        (records, "_no_set", lambda _: None),
         (Divergence, "_field_defaults", {"until_s": 0.0}),
     ]
     numbers = set()
