@@ -10,9 +10,10 @@ import pytest
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.slurm.records import replace
 from ftrun.supervisor.context.run_context import RunContext
-from ftrun.supervisor.controller import at_rest, observe
+from ftrun.supervisor.controller import at_rest
 from ftrun.supervisor.controller.reconcile import RunReconciler
 from ftrun.supervisor.model.stop_conditions import HALT_FILE
+from ftrun.supervisor.store import run_dir
 from tests.unit.lives import Life
 
 
@@ -21,7 +22,7 @@ def resting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Life, list
     """A running run that may rest for long, as one of thousands does, and the steps made of it."""
     monkeypatch.setattr(at_rest, "SHARE", 1e9)
     monkeypatch.setattr(at_rest, "REST_MAX_S", 1000.0)
-    monkeypatch.setattr(observe, "SETTLED_S", 0.0)
+    monkeypatch.setattr(run_dir, "_SETTLED_S", 0.0)
     steps: list[str] = []
     step = RunReconciler.step
 
