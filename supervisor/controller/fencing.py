@@ -96,7 +96,11 @@ def _job_over(ctx: RunContext) -> bool:
         return True
     if absence.held_s(ctx.snapshot.mono_s) < 60.0:
         return False
-    return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
+    over = all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
+    if not over:
+        # The job that holds the claim is the attempt (P4): it is followed, since it may need its supervisor to end.
+        _adopt_second_job(ctx)
+    return over
 
 
 def _take_up_unseen_launch(ctx: RunContext) -> bool:

@@ -167,7 +167,8 @@ def _is_unanswered(attempt: Attempt) -> bool:
 def resume_run(ctx: RunContext) -> None:
     """A user resumes a stopped run.
 
-    Budgets are fresh, or kept if the run was only paused; exclusions stay.
+    Budgets are fresh, or kept if the run was only paused; exclusions stay. Launches that nobody followed and that are over
+    by now are noted: whoever cancelled one did so before this word.
     """
     if ctx.run.attempt is None:
         ctx.record("warned", message="no attempt of this run was ever submitted: submit it anew")
@@ -176,6 +177,10 @@ def resume_run(ctx: RunContext) -> None:
     decision = {"kind": "resubmit", "reason": "resumed by a person", "exclude": [], "resumed": True}
     if ctx.run.paused:
         decision["paused"] = True
+    number, present = ctx.attempt.number, ctx.attempt.launch.number
+    later = (one for one in attempt_dir.launch_numbers(ctx.run_dir, number) if one > present)
+    if over := [[number, one] for one in later if attempt_dir.script_has_ended(ctx.run_dir, number, one)]:
+        decision["over"] = over
     ctx.record("run.resumed", decision=decision)
 
 

@@ -124,6 +124,8 @@ def _finished(case: PolicyInput) -> Decision | None:
 def _cancelled(case: PolicyInput) -> Decision | None:
     if case.diagnosis.fault is not FaultClass.CANCELLED or case.attempt.ended_by_us:
         return None
+    if [case.attempt.number, case.attempt.launch.number] in case.run.decision.get("over", ()):
+        return Decision("resubmit", "resumed by a person, after the job was cancelled")
     told = case.diagnosis.title if case.diagnosis.signature.startswith("slurm.") else "cancelled by a person"
     return _stop(case, f"the job was {told}")
 

@@ -25,6 +25,8 @@ BROKEN_ONCE = {
     600320: "an end that was only meant for a launch counted for the next one, which a person had resumed",
     601199: "a companion that Slurm made minutes after its sbatch, which gave no answer, waited although its run was over",
     602483: "a start was moved off a drained node at a checkpoint that it wrote after it had diverged",
+    710164: "a resumed run stopped once more for a cancel that was older than the resume",
+    710393: "a resumed run waited for ever for a second job of its token, which nobody followed",
     800549: "a launch that was judged after the next one had ended counted what that one had saved",
     810097: "the same, and the next one's agent counted it, too",
 }

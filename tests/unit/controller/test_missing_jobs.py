@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.client.errors import Unreachable
+from ftrun.supervisor.submission import plan
 from tests.fake_slurm import faults
 from tests.fake_slurm.cluster import Faults
 from tests.unit.lives import TIMING, Life
@@ -94,6 +95,50 @@ def test_a_launch_that_is_judged_late_has_no_part_in_what_a_later_one_saved(
     saved = [one["data"]["checkpoint"] for one in life.records() if one["kind"] == "decided"]
 
     assert [path.rpartition("/")[2] for path in saved] == ["step-000005.pt", "step-000009.pt"][: 1 + over]
+
+
+def test_a_resume_stands_against_a_cancel_that_came_before_it(tmp_path: Path) -> None:
+    """The cancel met a launch that nobody followed: what the log tells of it when it is looked at is older than the person's last word."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    job = life.attempt.job
+    faults.requeue(life.engine, job)
+    life.engine.advance(30)
+    life.cluster.cancel(job)
+    life.say(f"slurmstepd: error: *** JOB {job} ON n0 CANCELLED AT 2023-11-14T22:13:20 ***")
+    Path(life.run_dir, "attempts/1/exit.1").write_text("code=143\nsignal=15\nended_s=1700000040\n")
+    life.engine.advance(10)
+    life.until("stopped")
+    assert (life.run.final_class, life.attempt.launch.number) == ("cancelled", 0)
+
+    life.live(TIMING.min_job_age_s + 10)
+    life.ask("resume", "1")
+    while len(life.run.attempts) == 1:
+        life.live()
+        assert life.run.state.value != "stopped"
+    assert life.run.attempts[0].launch.number == 1, "it was looked at: it might have finished"
+
+
+def test_a_second_job_of_a_token_is_followed_where_the_first_one_is_forgotten(tmp_path: Path) -> None:
+    """P4: sbatch was executed twice, the first job left the queue, the second one claims after the run was cancelled: a resumed run takes it up instead of waiting for its end."""
+    life = Life(tmp_path, nodes=2)
+    life.engine.nodes["n0"].drained = True
+    life.live(5)
+    life.ask("cancel", "1")
+    life.until("stopped")
+    life.live(TIMING.min_job_age_s + 10)
+    life.engine.nodes["n0"].drained = False
+    second = life.cluster.submit(plan.request_for(life.run_dir, plan.AttemptSpec(1)))
+    life.live(5)
+    assert len(life.launches) == 1
+
+    life.ask("resume", "2")
+    life.until("running")
+    assert (life.attempt.number, life.attempt.job) == (1, second.job_id)
+    life.exit(0)
+    life.until("finished")
+    assert len(life.launches) == 1
 
 
 def test_an_array_whose_tasks_have_begun_is_found_by_what_they_wrote(tmp_path: Path) -> None:
