@@ -79,6 +79,16 @@ sys.exit(main.main(told["argv"] + ["--request", kept(json.dumps(told["request"])
 )
 
 
+# As LOADER, for a command with a secret, which no command line may show.
+SECRET_LOADER = (
+    _LOADER_HEAD
+    + """
+os.environ.update(told["env"])
+sys.exit(main.main(told["argv"]))
+"""
+)
+
+
 def build_zipapp(home: str) -> str:
     """Return the path of `<home>/tools/ftrun-hook-<version>-<hash>.<sha256>.pyz`, built if it is missing or
     may be another user's work. `python3 PATH check ...` is `ftrun-hook check ...` on a node with Python 3.9
@@ -123,6 +133,12 @@ def remote_input(arguments: Sequence[str], settings: Mapping[str, Mapping[str, A
     """The input of REMOTE_COMMAND: hooks, arguments of `ftrun-hook check`, thresholds over the node's own."""
     head = json.dumps({"argv": list(arguments), "settings": settings, "site": SITES_OWN})
     return f"exec({LOADER!r})\n{head}\n".encode() + zipapp_bytes()
+
+
+def secret_input(arguments: Sequence[str], env: Mapping[str, str]) -> bytes:
+    """The input of REMOTE_COMMAND for a command that takes a secret from its environment."""
+    head = json.dumps({"argv": list(arguments), "env": env})
+    return f"exec({SECRET_LOADER!r})\n{head}\n".encode() + zipapp_bytes()
 
 
 def request_input(arguments: Sequence[str], request: Mapping[str, Any], packed: bytes) -> bytes:

@@ -108,6 +108,10 @@ class NodePool:
             site.ways.close()
         return {node: done[node] for node in order}
 
+    def address(self, node: str) -> str:
+        """Where a node is reached, by the configuration. Raises OSError, ValueError."""
+        return _SharedState(self.ssh_config).config.hop(node).host
+
     def _answers(
         self, order: Sequence[str], site: _SharedState, command: str, stdin: Union[bytes, Mapping[str, bytes]]
     ) -> Iterator[Answer]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ftrun.hooks.runtime.formats import counted
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.nodes.recheck_rules import RecheckRules
     from ftrun.supervisor.site.database import SiteDatabase
     from ftrun.supervisor.site.standing import Order, Orders, Standing
+    from ftrun.supervisor.site.sweep import Sweep
 
 COMMAND_TIMEOUT_S = 30.0
 A_DAY_S = 86_400.0
@@ -412,7 +415,126 @@ def orders_lines(now: Orders) -> list[str]:
     return lines
 
 
+# ---------------------------------------------------------------------- sweep
+
+
+def sweep(
+    nodes: Annotated[
+        list[str] | None, argument("NODE...", "These, if they idle, however lately they were swept.")
+    ] = None,
+    *,
+    tier: Annotated[str, option("--tier", "How thorough: recheck (5 min) or burn-in (1 h).")] = "recheck",
+    most: Annotated[int, option("--most", "Nodes of one sweep.", "N", min=1)] = 8,
+    every: Annotated[
+        float, option("--every-days", "A node is due so long after its last sweep.", "N", min=0.0)
+    ] = 7.0,
+    no_job: Annotated[
+        bool, option("--no-job", "Hold the nodes by no job: a job may start meanwhile; pairs are not tested.")
+    ] = False,
+    sbatch_options: Annotated[
+        str, option("--sbatch-options", 'More options for the job ("-A staff -q scavenger").')
+    ] = "",
+    json: Json = False,
+) -> int:
+    """Check idle nodes thoroughly, test the network between them in pairs, and compare them with each other. For
+    cron: a sweep takes the idle nodes of one partition that wait longest, by a job of the lowest priority, and gives
+    them up when a job waits there. It drains nothing; the service acts on what it found.
+
+    Exit 0: nothing is bad, or no node is due.  1: something is bad.  75: not now (the service is paused, another
+    sweep runs, jobs wait, or Slurm does not answer).  77: not the service's user.
+    """
+    from ftrun.hooks.runtime.finding import TIERS
+    from ftrun.supervisor.nodes import check_summary
+    from ftrun.supervisor.site import sweep as sweeps
+    from ftrun.supervisor.site.orders import read_orders
+    from ftrun.supervisor.store import append_log
+
+    if tier not in TIERS[1:]:
+        raise UserError(f"no tier of sweeps is called {tier!r}; there are {', '.join(TIERS[1:])}")
+    only = common.nodes_named(nodes or [])
+    with _ledger() as (database, cluster, settings, where):
+        if read_orders(where).paused is not None:
+            raise UserError("the service is paused: `ftrun site resume` ends that", 75)
+        rows = cluster.nodes()
+        if unknown := sorted(set(only) - set(rows)):
+            raise UserError(f"Slurm knows no node {nodeset.fold(unknown)}")
+        with append_log.lock_service(os.path.join(where, "sweep")) as alone:
+            if not alone:
+                raise UserError("another sweep is running; nothing was done", 75)
+            swept_s = {one.node: one.at_s for one in database.events(0.0) if one.what == "swept"}
+            partition, due = sweeps.due_nodes(
+                rows,
+                cluster.partitions(),
+                swept_s,
+                time.time(),
+                most=most,
+                every_s=every * A_DAY_S,
+                only=only,
+            )
+            if due:
+                done = _swept(partition, due, tier, cluster, settings, job=not no_job, options=sbatch_options)
+                database.add_events(*sweeps.events_of(done.result, time.time()))
+    return _shown_sweep(done if due else sweeps.Sweep("", check_summary.summarize([])), json=json)
+
+
+def _shown_sweep(done: Sweep, *, json: bool) -> int:
+    from ftrun.supervisor.nodes import check_summary
+
+    nodes = nodeset.fold(one.node for one in done.result.seen)
+    if json:
+        told = check_summary.summary_json(done.result)
+        common.print_json({"partition": done.partition, "gave_way": done.gave_way, **told})
+    elif not nodes:
+        print("no idle node is due")
+    else:
+        print("\n".join(check_summary.summary_lines(done.result)) or "nothing is bad")
+        way = "; given up for a job that waits" if done.gave_way else ""
+        print(f"swept {nodes} of {done.partition}{way}")
+    return 1 if done.result.verdict.bad else 0
+
+
+def _swept(
+    partition: str,
+    due: Sequence[str],
+    tier: str,
+    cluster: CommandCluster,
+    settings: Config,
+    *,
+    job: bool,
+    options: str,
+) -> Sweep:
+    """Sweep these nodes. Raises UserError, SlurmError."""
+    from ftrun.hooks.checks.runner import BUDGETS_S
+    from ftrun.supervisor.nodes import remote_checks
+    from ftrun.supervisor.site import sweep as sweeps
+
+    checks, config = remote_checks.thresholds(settings.text("checks")), settings.text("ssh-config")
+    look = remote_checks.ssh_checks(tier, "sweep", ssh_config=config, checks=checks)
+
+    if not job:
+        return sweeps.Sweep(partition, *sweeps.sweep_nodes(due, look, lambda _nodes: {}))
+    if cluster.contended([partition]):
+        raise UserError(f"jobs wait for nodes of {partition}: nothing was swept", 75)
+    try:
+        limit_s = 2 * BUDGETS_S[tier] + remote_checks.PAIRS_S
+        with sweeps.held(cluster, partition, due, limit_s, shlex.split(options)) as number:
+
+            def gives_way() -> bool:
+                if waits := cluster.contended([partition]):
+                    cluster.cancel(number)
+                return waits
+
+            return sweeps.Sweep(
+                partition,
+                *sweeps.sweep_nodes(
+                    due, look, partial(remote_checks.test_pairs, ssh_config=config), gives_way
+                ),
+            )
+    except (sweeps.NotHeld, ValueError) as error:
+        raise UserError(f"{nodeset.fold(due)}: {error}", 75) from None
+
+
 def add_commands(app: typer.Typer) -> None:
     """Add these commands to `ftrun site`."""
-    for command in (nodes, node, why, requests, observed, deny, pause, resume, release):
+    for command in (nodes, node, why, requests, observed, deny, pause, resume, release, sweep):
         app.command(command.__name__)(command)

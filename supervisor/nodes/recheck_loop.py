@@ -29,6 +29,7 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger, recheck_rules
+from ftrun.supervisor.nodes.drain_rules import control_nodes
 from ftrun.supervisor.nodes.machines import MACHINE, known_after, parse_identity
 from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport, RecheckRules, RecheckState
 from ftrun.supervisor.store.append_log import AppendLog
@@ -76,7 +77,7 @@ class RecheckRound:
         rows = self.cluster.nodes()
         mine = [row for name, row in sorted(rows.items()) if self._concerns(name, row)]
         waiting = [row for row in mine if self._safely(row, self._ready)]
-        reports = self.look([row.name for row in waiting]) if waiting else {}
+        reports = self._compared({row.name: row for row in waiting}, rows) if waiting else {}
         for row in waiting:
             report = reports.get(row.name, CheckReport("unseen", why="it was not asked"))
             self._safely(row, partial(self._looked, report=report))
@@ -84,6 +85,22 @@ class RecheckRound:
             if self._known[name].ours and (not self.only or name in self.only):
                 self._note("gone", name, why="Slurm knows no such node")
         return self.lines
+
+    def _compared(
+        self, waiting: Mapping[str, NodeRow], rows: Mapping[str, NodeRow]
+    ) -> dict[str, CheckReport]:
+        """The reports of these nodes, in which a check that fails on their peers in service as well is no fault."""
+        reports = dict(self.look(sorted(waiting)))
+        failing = [node for node in waiting if node in reports and _has_bad(reports[node])]
+        if not failing:
+            return reports
+        partitions = self.cluster.partitions()
+        peers = {node: control_nodes(node, rows, partitions.values(), waiting) for node in failing}
+        beside = self.look(sorted({peer for some in peers.values() for peer in some}))
+        for node in failing:
+            told = {peer: beside[peer] for peer in peers[node] if peer in beside}
+            reports[node] = recheck_rules.without_common(reports[node], told)
+        return reports
 
     def _safely(self, row: NodeRow, deed: Callable[[NodeRow], bool]) -> bool:
         """A refusal by Slurm concerns this node's line only."""
@@ -294,6 +311,10 @@ class RecheckRound:
                 return json.load(stream)
         except (OSError, ValueError):
             return None
+
+
+def _has_bad(report: CheckReport) -> bool:
+    return any(finding.get("severity") == "bad" for finding in report.findings)
 
 
 def _write(path: str, facts: Mapping[str, Any]) -> None:

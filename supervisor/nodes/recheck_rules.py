@@ -211,15 +211,46 @@ def assess_check(memory: RecheckState, report: CheckReport, rules: RecheckRules)
         what = f"{', '.join(blind)} failed before and gives no answer now" if blind else "no check could look"
         return _not_clean(memory, rules, "unseen", what, ())
     passes, needed = memory.passes + 1, rules.passes + memory.lies
+    told = "".join(
+        f"; {f.get('check', '')}: {f['message']}"
+        for f in report.findings
+        if IN_SERVICE in str(f.get("message"))
+    )
     if passes >= needed:
-        return Verdict("clean", "return", f"clean {passes} times in a row")
-    return Verdict("clean", "again", f"clean, pass {passes} of {needed}")
+        return Verdict("clean", "return", f"clean {passes} times in a row{told}")
+    return Verdict("clean", "again", f"clean, pass {passes} of {needed}{told}")
 
 
 def _not_clean(
     memory: RecheckState, rules: RecheckRules, result: str, why: str, wrong: tuple[str, ...]
 ) -> Verdict:
     return Verdict(result, "step" if memory.steps < rules.steps else "keep", why, wrong)
+
+
+IN_SERVICE = "which are in service: the check is wrong, or the site"
+PEERS_MIN = 2
+"""So many nodes in service must show the same before a check is called wrong."""
+
+
+def without_common(report: CheckReport, peers: Mapping[str, CheckReport]) -> CheckReport:
+    """The report in which a bad finding is a note where every peer in service that answers shows the same check bad:
+    then the check is wrong, or its threshold, or it is the site's matter; jobs run there all the same.
+    """
+    seen = {name: peer for name, peer in peers.items() if peer.state == "answered" and peer.findings}
+    if len(seen) < PEERS_MIN:
+        return report
+    bad = [
+        {one.get("check") for one in peer.findings if one.get("severity") == "bad"} for peer in seen.values()
+    ]
+    common = set.intersection(*bad)
+    why = f"so it is on {', '.join(sorted(seen))}, {IN_SERVICE}"
+    findings = [
+        {**one, "severity": "note", "message": f"{one.get('message', '')} ({why})"}
+        if one.get("severity") == "bad" and one.get("check") in common
+        else one
+        for one in report.findings
+    ]
+    return replace(report, findings=findings)
 
 
 def fold(records: Iterable[Mapping[str, Any]]) -> dict[str, RecheckState]:

@@ -7,7 +7,9 @@ when its time is up. A node that cannot be reached proves nothing.
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -53,6 +55,37 @@ def ssh_checks(
         return {node: _report(answer.state, answer.report, answer.why) for node, answer in answers.items()}
 
     return look
+
+
+PAIRS_S = 120.0
+PAIR_PORTS = (20_000, 32_000)  # below those that the kernel gives out
+
+
+def test_pairs(nodes: Sequence[str], ssh_config: str) -> dict[str, dict[str, Any]]:
+    """The finding for each node of a test of the network between them, in pairs, over SSH; {} without a verdict. Its
+    notes are served by the first node, on a port by chance. Raises UserError.
+    """
+    from ftrun.hooks.bundle import zipapp
+    from ftrun.hooks.health import pair_test
+    from ftrun.hooks.ssh import pool
+
+    if len(nodes) < 2:
+        return {}
+    try:
+        ways = pool.NodePool(ssh_config, len(nodes), run_s=PAIRS_S)
+        board = f"{ways.address(nodes[0])}:{secrets.choice(range(*PAIR_PORTS))}"
+        env = {"FTRUN_PAIRS_TOKEN": secrets.token_hex(16)}
+        words = ["pair-test", "--json", "--nodes", ",".join(nodes), "--board", board]
+        told = {node: zipapp.secret_input([*words, "--node", node], env) for node in nodes}
+        answer = ways.run(nodes, zipapp.REMOTE_COMMAND, told)[nodes[0]]
+    except OSError as error:
+        raise UserError(f"ssh-config: {error.filename}: {error.strerror}") from None
+    except ValueError:
+        return {}
+    try:
+        return {node: one._asdict() for node, one in pair_test.findings(json.loads(answer.stdout)).items()}
+    except (ValueError, LookupError, TypeError):
+        return {}
 
 
 def _report(state: str, report: Mapping[str, Any] | None, why: str) -> CheckReport:

@@ -129,9 +129,9 @@ class SiteDatabase:
     # ------------------------------------------------------------------ events
 
     def add_events(self, *events: Event) -> None:
-        """Keep these events, all or none."""
+        """Keep these events, all or none; one of the same id takes the place of the one before."""
         rows = [(one.id, one.node, one.at_s, one.what, json.dumps(one.detail)) for one in events]
-        self._do("INSERT OR IGNORE INTO events VALUES (?,?,?,?,?)", *rows)
+        self._do("INSERT OR REPLACE INTO events VALUES (?,?,?,?,?)", *rows)
 
     def events(self, since_s: float) -> list[Event]:
         """The events since then, oldest first."""

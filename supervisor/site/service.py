@@ -12,6 +12,7 @@ journal of `drain_service`; a check that was not kept is made again.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
@@ -37,7 +38,7 @@ HOUR_S, A_DAY_S = 3600.0, 86_400.0
 NODES_EVERY_S = 60.0  # how often Slurm is asked for all nodes while some are out or blamed ...
 IDLE_EVERY_S = 300.0  # ... and otherwise
 OBSERVED_EVERY_S = 60.0  # how often it is seen whether an observed drain is to be looked at
-BY_THE_SITE = "site"  # stands for the run in the reason of a drain
+BY_THE_SITE, BY_A_SWEEP = "site", "sweep"  # stand for the run in the reason of a drain
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +221,10 @@ class SiteService:
 
     def _act(self) -> list[Answer]:
         """Check the nodes that two users blame, and do what follows. Raises SlurmError, OSError."""
+        answers = self._drain_swept()
         due = standing.due_checks(self.nodes, self.drains.now(), self.rules)[:CHECKS_MAX]
         if not due:
-            return []
+            return answers
         cluster = self.drains.cluster
         rows, partitions = cluster.nodes(), cluster.partitions()
         free = [
@@ -233,7 +235,6 @@ class SiteService:
         named = {one.node for one in free}
         peers = {n: drain_rules.control_nodes(n, rows, partitions.values(), named) for n in named}
         reports = self.look(sorted(named.union(*peers.values()))) if named else {}
-        answers = []
         for one in free:
             beside = [reports[peer] for peer in peers[one.node] if peer in reports]
             report = reports.get(one.node, CheckReport("unseen"))
@@ -241,6 +242,36 @@ class SiteService:
         for one in due:
             if one.node not in named:  # out of service already, or gone
                 self._decided(one, "held")
+        return answers
+
+    def _drain_swept(self) -> list[Answer]:
+        """Drain the nodes that a sweep found sick; a class for which no node is drained, or a cap, places it last."""
+        due = standing.due_drains(self.nodes, self.drains.now(), self.rules)[:CHECKS_MAX]
+        rows = self.drains.cluster.nodes() if due else {}
+        swept = {one.id: one for one in self.database.events(self.drains.now() - A_DAY_S)} if due else {}
+        answers = []
+        for one in due:
+            event = swept.get(f"swept:{one.node}")
+            if event is None or one.node not in rows or rows[one.node].drained or rows[one.node].spoken_for:
+                self._decided(one, "held")
+                continue
+            report = CheckReport("answered", event.detail["findings"])
+            first = report.findings[0]
+            asked = DrainRequest(
+                hashlib.sha256(f"swept:{one.node}:{one.sick_s:.3f}".encode()).hexdigest()[:32], "", one.node, "0",
+                BY_A_SWEEP, str(first.get("fault")), re.sub(r"[^\w.-]", "-", str(first.get("check")), flags=re.ASCII), one.sick_s,
+            )  # fmt: skip
+            drainable = drain_rules.confirm_sick(report, rows[one.node], ())[0]
+            answer = self.drains.drain_corroborated(asked, report, [], ())
+            self._asked_s = float("-inf")
+            if answer.verdict in ("refused", "noted"):
+                answer = replace(
+                    answer, verdict="quarantined", why=f"{answer.why}; placed last for everybody"
+                )
+                self._decided(one, "held" if drainable else "sick", *self._quarantine(one))
+            else:
+                self._decided(one, "sick")
+            answers.append(answer)
         return answers
 
     def _conclude(

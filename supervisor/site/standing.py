@@ -68,7 +68,7 @@ class Report:
 @dataclass(frozen=True, slots=True)
 class Event:
     """`what`: out (left service; detail by: ftrun or others), back, checked (result: sick, healthy, unseen, held),
-    quarantined (until_s), released (by a person).
+    quarantined (until_s), released (by a person), swept (result: sick, well, unseen; findings).
     """
 
     id: str
@@ -91,6 +91,7 @@ class Standing:
     out: bool = False
     unanswered_s: float = 0.0  # the last check since then that decided nothing
     quarantined_until_s: float = 0.0
+    sick_s: float = 0.0  # when a sweep found it sick, and nothing has followed yet
     quarantines: int = 0  # in the last month, each begun after the one before had ended
 
 
@@ -188,9 +189,11 @@ def _after(node: Standing, event: Event, now_s: float) -> tuple[Standing, bool]:
     if what == "out":
         return replace(node, out=True), False
     if what == "back":
-        return replace(node, out=False), True
+        return replace(node, out=False, sick_s=0.0), True
     if what == "released":
-        return replace(node, quarantined_until_s=0.0, unanswered_s=0.0), True
+        return replace(node, quarantined_until_s=0.0, unanswered_s=0.0, sick_s=0.0), True
+    if what == "swept":
+        return replace(node, sick_s=event.at_s if result == "sick" else 0.0), False
     if what == "quarantined":
         until_s = max(node.quarantined_until_s, float(event.detail.get("until_s", 0.0)))
         anew = event.at_s >= node.quarantined_until_s and now_s - event.at_s <= MONTH_S
@@ -198,7 +201,7 @@ def _after(node: Standing, event: Event, now_s: float) -> tuple[Standing, bool]:
         return replace(node, quarantined_until_s=until_s, quarantines=times), False
     if what == "checked" and result in ("unseen", "held"):
         return replace(node, unanswered_s=event.at_s), False
-    return replace(node, unanswered_s=0.0), what == "checked"
+    return replace(node, unanswered_s=0.0, sick_s=0.0), what == "checked"
 
 
 def _blamed(
@@ -242,6 +245,15 @@ def due_checks(nodes: Mapping[str, Standing], now_s: float, rules: SiteRules) ->
         and (one.unanswered_s or one.quarantined_until_s <= now_s)
     ]
     return sorted(due, key=lambda one: (-one.score, one.node))
+
+
+def due_drains(nodes: Mapping[str, Standing], now_s: float, rules: SiteRules) -> list[Standing]:
+    """The nodes that a sweep of the last day found sick, and for which nothing was done yet."""
+    return [
+        one
+        for _, one in sorted(nodes.items())
+        if now_s - one.sick_s < A_DAY_S and not one.out and now_s - one.unanswered_s >= rules.again_s
+    ]
 
 
 def quarantine_until_s(node: Standing, now_s: float, rules: SiteRules) -> float:

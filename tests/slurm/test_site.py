@@ -588,6 +588,73 @@ def test_an_administrators_day(office: Office, box: Sandbox, jobs: dict[int, str
     tool.unlink()
 
 
+def test_a_sweep_holds_idle_nodes_finds_the_odd_one_and_the_service_drains_it(
+    office: Office, box: Sandbox
+) -> None:
+    """By the commands on a real Slurm and SSH: a job of the lowest priority holds the nodes, pairs are tested, the sick node is
+    drained by the next round of the service; a check that fails everywhere drains nobody; it does not begin while a job waits.
+    """
+
+    def sweep(*words: str, status: int, **more: str) -> dict[str, Any]:
+        done = _ftrun(box, office.folder, "site", "sweep", "--json", *words, **more)
+        assert done.returncode == status, done
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    _ftrun(box, office.folder, "site", "--once")
+    tools = {node: sshd.tools(box.plan, node) / "nvidia-smi" for node in box.node_names}
+    for node, tool in tools.items():
+        tool.write_text(SICK_TOOL if node == "n1" else WELL_TOOL)
+        tool.chmod(0o755)
+    found = sweep(status=1)
+    assert (list(found["bad"]), found["gave_way"]) == (["n1"], False)
+    checks = {node: {one["check"] for one in told["findings"]} for node, told in found["nodes"].items()}
+    assert sorted(checks) == ["n0", "n1", "n2", "n3"]
+    assert all("pairs" in told for told in checks.values()), checks
+    jobs = box.run(["squeue", "-h", "-a", "-t", "RUNNING,PENDING"], check=True).stdout
+    assert "ftrun-sweep" not in jobs
+    assert sweep(status=0)["nodes"] == {}  # none is due
+    told = _ftrun(box, office.folder, "site", "--once").stdout
+    assert " drained n1 for the site's ledger: gpu-check" in told, told
+    assert office.drained()["n1"].startswith("ftrun: sweep gpu-check ")
+    office.cluster.resume("n1", office.drained()["n1"])
+    for tool in tools.values():
+        tool.write_text(SICK_TOOL)
+    found = sweep("--every-days=0", "--no-job", status=0)
+    assert (found["bad"], found["site"]) == ({}, ["gpu-check"])
+    _ftrun(box, office.folder, "site", "--once")
+    assert office.drained() == {}
+    three, four = (
+        box.run(
+            [
+                *_as(ANN),
+                "sbatch",
+                "--parsable",
+                size,
+                "--exclusive",
+                "-o/dev/null",
+                "--chdir=/",
+                "--wrap=sleep 300",
+            ],
+            check=True,
+        )
+        for size in ("-N3", "-N4")
+    )
+    deadline = time.monotonic() + 60
+    while not office.cluster.contended(["main"]) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    done = _ftrun(box, office.folder, "site", "sweep", "--every-days=0")
+    assert (done.returncode, "jobs wait for nodes of main" in done.stderr) == (75, True), done
+    box.run(["scancel", three.stdout.strip(), four.stdout.strip()], check=True)
+    assert "no tier of sweeps" in _ftrun(box, office.folder, "site", "sweep", "--tier", "fast").stderr
+    assert "Slurm knows no node n77" in _ftrun(box, office.folder, "site", "sweep", "n77").stderr
+    _ftrun(box, office.folder, "site", "pause")
+    paused = _ftrun(box, office.folder, "site", "sweep")
+    assert (paused.returncode, "resume" in paused.stderr) == (75, True)
+    for tool in tools.values():
+        tool.unlink()
+
+
 def _placed_last(path: str, nodes: list[str]) -> None:
     assert list(site_nodes.quarantined_nodes(path, time.time())) == nodes
 
