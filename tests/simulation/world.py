@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest, Submitted
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError
@@ -34,6 +35,7 @@ from ftrun.supervisor.store import flag_files, journal, run_dir, submission_cont
 from ftrun.supervisor.store.crash_points import PlannedCrash
 from ftrun.supervisor.store.lease import Lease, LeaseLost
 from ftrun.supervisor.submission import plan as submission_plan
+from ftrun.supervisor.telemetry import diverged_checkpoints
 from tests.fake_slurm import faults as memory_faults
 from tests.fake_slurm.cluster import Clock, Engine, Faults, MemoryCluster, Timing
 from tests.fake_slurm.options import read_options
@@ -432,6 +434,10 @@ class World:
     def since_start_s(self) -> float:
         """Virtual seconds."""
         return self.clock.now() - self.start_s
+
+    def disk_s(self, _run_dir: str, _now_s: float) -> float:
+        """The clock of the file system."""
+        return self.clock.now()
 
     def client(self, number: int) -> WatchedCluster:
         """A client with its own bad luck, which ends when the plan is calm."""
@@ -865,12 +871,16 @@ class World:
 
 
 def live(plan: Plan, *, show: bool = False) -> tuple[Outcome, list[str], World]:
-    """One life in a folder of its own: its end, the laws that it broke, and the world it left."""
+    """One life in a folder of its own: its end, the laws that it broke, and the world it left.
+
+    Its checkpoints bear the virtual time, so the file system's clock shows that, too.
+    """
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = tempfile.mkdtemp(prefix="ftrun-sim-", dir=base)
     try:
         world = World(replace(plan), folder, show=show)
-        outcome = world.live()
+        with mock.patch.object(diverged_checkpoints, "_disk_s", world.disk_s):
+            outcome = world.live()
         for process in world.processes:
             process.supervisor.forget()
         for agent in world.agents:
