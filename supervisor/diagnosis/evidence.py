@@ -396,15 +396,22 @@ LOGGER_LINES = 20
 _WARNED = re.compile(r"^(?:.{0,80}[\s\[(|:\-])?(?:WARN(?:ING)?|INFO|DEBUG)(?:[\s\])|:\-]|$)")
 _OF_PROGRAMS = frozenset({"framework", "user"})
 
+_REMARKED = re.compile(
+    r"^(?:.{0,80}[\s\[(|:\-])?(?:INFO|DEBUG|TRACE)(?:[\s\])|:\-]|$)|\blevel=(?:info|debug|trace)\b"
+)
+_OF_SETTINGS = frozenset({FaultClass.CONFIG, FaultClass.LIBRARY_BUG, FaultClass.DATA})
+"""Causes that no program reports as a remark."""
+
 
 def _without_caught(left: Sequence[Pair], known: Sequence[Pair]) -> list[Pair]:
-    """`left` without a logger's own trouble, ignored exceptions, and warnings that a graver fault follows."""
+    """`left` without a logger's own trouble, ignored exceptions, remarks, and warnings that a graver fault follows."""
     loggers = [(line.file, line.line) for line, of in known if of.id == LOGGER]
     ignored = _ignored(left, known)
     faults = [
         (line, of)
         for line, of in left
         if line not in ignored
+        and not (of.fault in _OF_SETTINGS and _REMARKED.search(line.text))
         and (
             of.layer.value not in _OF_PROGRAMS
             or not any(line.file == file and 0 < line.line - at <= LOGGER_LINES for file, at in loggers)

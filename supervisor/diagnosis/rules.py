@@ -33,6 +33,8 @@ from ftrun.supervisor.diagnosis import (
     blame,
     context_rules,
     known_ends,
+    odd_one,
+    outlived,
     rank_deaths,
     review,
     second_opinion,
@@ -121,7 +123,16 @@ def diagnose(facts: Facts) -> Diagnosis:
 
     A live run without anything fatal is HEALTHY with signature "".
     """
-    case, found = case_of(facts), None
+    case = case_of(facts)
+    found = _diagnose(case)
+    for rest in outlived.rests_of_text(case, found):
+        if (later := outlived.tells_more(found, rest, _diagnose(case_of(rest)))) is not None:
+            return later
+    return found
+
+
+def _diagnose(case: Case) -> Diagnosis:
+    found: Diagnosis | None = None
     for rule in RULES:
         if rule.needs is not None and rule.needs not in case.inputs:
             continue
@@ -494,6 +505,7 @@ RULES: tuple[Rule, ...] = (
     Rule("job-forgotten", Part.CAUSE, job_forgotten, "before the exit, which only follows; after the log's own cause"),
     Rule("statement", Part.CAUSE, statements.stated_cause,
          "words that no signature knows say less than a signature, and more than a number", Input.TEXT),
+    Rule("odd-row", Part.CAUSE, odd_one.odd_row, "a table tells less than a sentence", Input.TEXT),
     Rule("launch-failure", Part.CAUSE, launch_failure, "Slurm's reason, where the log has none"),
     Rule("requeued", Part.CAUSE, requeued, "only where nothing was wrong, so after the log"),
     Rule("exit-record", Part.CAUSE, exit_record, "a number says little, so after everything with words"),
@@ -508,6 +520,8 @@ RULES: tuple[Rule, ...] = (
          "before names: a set-up blames nobody", Input.TEXT),
     Rule("named-beside", Part.REVIEW, statements.named_beside,
          "a name beside the lines of the cause, where they name nobody", Input.TEXT),
+    Rule("odd-rank", Part.REVIEW, odd_one.odd_rank,
+         "a list names by what is not in it, where nothing else names anybody", Input.TEXT),
     Rule("cancelled-by-us", Part.REVIEW, review.cancelled_by_us,
          "our own cancel is no person's", Input.OUR_END),
     Rule("put-back", Part.REVIEW, review.requeued_then_gone,

@@ -26,6 +26,7 @@ from ftrun.supervisor.telemetry.line_prefix import Spoken, peeled
 
 if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.evidence import Case
+    from ftrun.supervisor.diagnosis.facts import Facts
     from ftrun.supervisor.diagnosis.log_text import TextLine
 
 
@@ -42,6 +43,9 @@ nothing.
 
 SURE_WORDS = 46
 """A statement of less weight needs a word of severity, or a level: programs say much that is wrong and go on."""
+
+OF_MANAGERS = 92
+"""Statements of this weight are words of the batch system or the cloud: the program says "done" after them, too."""
 
 _LOUD = frozenset("efcs")
 _SEVERE = re.compile(
@@ -133,7 +137,12 @@ def stated_cause(case: Case) -> Diagnosis | None:
         return None
     told = read_statements(case)
     best = max(told, key=lambda one: (one.found.reading.weight, -one.at), default=None)
-    if best is None or (case.ended is None and _health_after(case, best)):
+    if best is None:
+        return None
+    told_by_manager = (
+        best.found.reading.weight >= OF_MANAGERS or best.found.reading.fault is FaultClass.CANCELLED
+    )
+    if case.ended is None and not told_by_manager and _health_after(case, best):
         return None
     if best.found.reading.fault is FaultClass.UNKNOWN:
         return None
@@ -142,22 +151,29 @@ def stated_cause(case: Case) -> Diagnosis | None:
 
 def sentence_before_type(case: Case, found: Diagnosis) -> Diagnosis | None:
     """A cause that only says that a program gave up: what its words tell counts for more. Of an exception with
-    a type of its own, only the words of its own line.
+    a type of its own, only the words of its own line. The words of a batch system or a cloud (preempted, a limit)
+    count for more than any failure of the program.
     """
-    if case.facts.attempt is not None or found.signature not in WRAPPERS | TYPED:
+    general = found.signature in WRAPPERS | TYPED
+    if case.facts.attempt is not None or not (general or found.fault in _OF_PROGRAM):
         return None
     own = {(proof.file, proof.line) for proof in found.because}
     told = [
         one
         for one in read_statements(case)
-        if one.found.reading.weight >= (OUTWEIGHS if found.signature in WRAPPERS else OUTWEIGHS_TYPED)
-        and (found.signature in WRAPPERS or (one.line.file, one.line.number) in own)
+        if one.found.reading.weight >= OF_MANAGERS
+        or (
+            general
+            and one.found.reading.weight >= (OUTWEIGHS if found.signature in WRAPPERS else OUTWEIGHS_TYPED)
+            and (found.signature in WRAPPERS or (one.line.file, one.line.number) in own)
+        )
     ]
     best = max(told, key=lambda one: (one.found.reading.weight, -one.at), default=None)
     if best is None or best.found.reading.fault in {found.fault, FaultClass.UNKNOWN}:
         return None
     said = _diagnosis(case, best, told)
-    words = (*said.rests_on, f"{found.signature} alone says no more than that it ended")
+    less = "alone says no more than that it ended" if general else "says less than the batch system"
+    words = (*said.rests_on, f"{found.signature or found.fault.value} {less}")
     return replace(said, rests_on=words, consequences=found.consequences)
 
 
@@ -181,6 +197,10 @@ ECHOES = frozenset({"python-traceback", "child-failed"})
 
 TYPED = frozenset({"python-value-error", "python-name-error", "python-assertion", "python-key"})
 """Signatures of exceptions whose type says little."""
+
+_OF_PROGRAM = frozenset(
+    {FaultClass.CONFIG, FaultClass.USER_CODE, FaultClass.LIBRARY_BUG, FaultClass.DATA, FaultClass.CHECKPOINT}
+)
 
 OUTWEIGHS, OUTWEIGHS_TYPED = 42, 68
 """The least weight of a statement that counts for more than those."""
@@ -255,11 +275,25 @@ def _health_after(case: Case, last: Statement) -> bool:
     """Whether the text goes on to a good end behind the statement."""
     text = case.facts.text
     grammar = _grammar(case)
-    after = [line.text for line in text[last.at + 1 :] if line.file == last.line.file][-_END_LINES:]
-    return any(grammar.health.search(one) for one in after)
+    after = [line.text for line in text[last.at + 1 :] if line.file == last.line.file][-END_LINES:]
+    return any(grammar.ends_well(one) for one in after)
 
 
-_END_LINES = 15
+END_LINES = 15
+"""How many last lines tell whether a text ends well."""
+
+
+def health_words(lines: Sequence[TextLine], facts: Facts) -> bool:
+    """Whether one of `lines` tells of a good end."""
+    grammar = facts.grammar
+    return grammar is not None and any(grammar.ends_well(line.text) for line in lines)
+
+
+def stated_places(case: Case) -> frozenset[int]:
+    """The places of the text's lines that say that something failed, whatever signatures and steps say."""
+    if not case.facts.text:
+        return frozenset()
+    return frozenset(one.at for one in read_statements(case) if one.found.reading.weight >= SURE_WORDS)
 
 
 # ---- names beside the lines of a signature
@@ -320,7 +354,7 @@ def text_without_cause(case: Case, told: Sequence[Statement]) -> Diagnosis:
     """A text without a record and without a cause: what speaks for health, and how sure that is."""
     grammar = _grammar(case)
     texts = [line.text for line in case.facts.text]
-    ends_well = any(grammar.health.search(text) for text in texts[-_END_LINES:])
+    ends_well = any(grammar.ends_well(text) for text in texts[-END_LINES:])
     endless = waits_for_ever(case) if not ends_well else None
     if endless is not None:
         return endless

@@ -73,7 +73,8 @@ class Found(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """The compiled words. `gate` finds every line with any predicate; `calm`, `box` and `health` are what takes
-    a statement back: words in its line, in the box around it, or an end that went well. `supposed`: it is told
+    a statement back: words in its line, in the box around it, or an end that went well (`unhealthy`: words of
+    failure in such a line). `supposed`: it is told
     as possible only. `again`: the next line tries once more.
     """
 
@@ -84,8 +85,13 @@ class Grammar:
     calm: re.Pattern[str]
     box: re.Pattern[str]
     health: re.Pattern[str]
+    unhealthy: re.Pattern[str]
     supposed: re.Pattern[str]
     again: re.Pattern[str]
+
+    def ends_well(self, text: str) -> bool:
+        """Whether a line tells of a good end, and not of one with failures."""
+        return self.health.search(text) is not None and self.unhealthy.search(text) is None
 
     def read(self, text: str, *, loud: bool = True, trained: bool = False) -> Found | None:
         """The weightiest reading of a line without prefixes. `loud`: its level is no warning or remark. `trained`:
@@ -170,6 +176,7 @@ def parse_grammar(table: Mapping[str, Any]) -> Grammar:
         calm=re.compile(calm["line"], re.IGNORECASE),
         box=re.compile(calm["box"], re.IGNORECASE),
         health=re.compile(calm["health"], re.IGNORECASE),
+        unhealthy=re.compile(calm["unhealthy"], re.IGNORECASE),
         supposed=re.compile(calm["supposed"], re.IGNORECASE),
         again=re.compile(calm["again"], re.IGNORECASE),
     )
@@ -213,9 +220,11 @@ _RULER = re.compile(r"^[\s|]*[-=*#+~_]{8,}[\s|]*$")
 _BOX_LINES = 40
 _FRAME = re.compile(
     r'^(?:\S{0,40}[:\]] {0,4})?\s*(?:File "|at [\w.$<>]+\(|#\d+ +0x|\[\d+\] +func=|frame #\d+)'
+    r"|\((?:\w+\.(?:java|groovy|scala|kt)(?::\d+)?|Unknown Source|Native Method)\)\s*$"
+    r"|^[\w.!#$-]+ at \S+(?:\.\w+:\d+| \(unknown line\))(?: \[inlined\])?$|^\s*\d+\s+\.\./sysdeps/"
 )
 _SOURCE = re.compile(
-    r"^\s*(?:--?[a-z][\w-]*[ =,\]]|class \w+|def \w+\(|raise \w|import |from \w+ import|#(?!\d)|//|\* )"
+    r"^\s*(?:--?[a-z][\w-]*[ =,\]]|class \w+|def \w+\(|raise \w|import |from \w+ import|#(?!\d)|//|\* |(?:echo|printf) [\"'])"
 )
 _CODE = re.compile(r"^\s+(?:raise|return|self\.|if |for |with |assert |def |\w+ ?= ?|\w+\(|[\^~]+\s*$)")
 _IGNORED = re.compile(r"^Exception ignored in|^Exception in thread .{0,60}monitor|--- Logging error ---")

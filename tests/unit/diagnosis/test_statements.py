@@ -211,3 +211,78 @@ def test_the_command_takes_what_the_user_knows_of_the_end(
     assert told("--state", "NODE_FAIL", "--nodelist", "n7") == ("node", ["n7"])
     for wrong in (("--exit", "x"), ("--state", "RUNNING")):
         assert main(["diagnose", *wrong, str(log)]) == 2
+
+
+# ---- what the program outlived
+
+WORK = [f"sample {number} of the batch was written to part {number}" for number in range(40)]
+NO_MODULE = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'seaborn'")
+
+
+def test_what_work_followed_is_no_cause_of_the_end() -> None:
+    """A script that was started again into the same file fails for the reason of its last start."""
+    last = ("Traceback (most recent call last):", "RuntimeError: Non-finite loss, training stopped")
+
+    assert read(*NO_MODULE).fault is FaultClass.CONFIG
+    again = read(*NO_MODULE, *WORK, *last)
+    assert again.fault is FaultClass.USER_CODE
+    assert any("was outlived" in words for words in again.rests_on)
+    assert read(*NO_MODULE, *WORK[:5], *last).fault is FaultClass.CONFIG, "too little work"
+
+
+def test_what_follows_from_a_failure_does_not_hide_it() -> None:
+    """Others wait for the one that failed: their time-out is no cause of its own."""
+    timed_out = "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)"
+
+    assert read(*NO_MODULE, *WORK, timed_out).fault is FaultClass.CONFIG
+
+
+def test_a_program_that_died_failed_although_its_script_went_on() -> None:
+    """Only a mistake of the script's own lines is outlived by a good end."""
+    died = ("Traceback (most recent call last):", "KeyError: 'labels'")
+    end = "Job exited without errors"
+
+    assert read(*died, *WORK, end).fault is FaultClass.USER_CODE
+    assert read("/home/user/.bashrc: line 13: s: command not found", *WORK, end).fault is FaultClass.HEALTHY
+
+
+def test_the_batch_system_says_more_than_the_program() -> None:
+    """Its words stand behind or before those of the program."""
+    limit = "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit."
+
+    assert read(*NO_MODULE, limit).fault is FaultClass.OOM_HOST
+
+
+def test_a_remark_is_no_cause() -> None:
+    """NCCL tries symbols that older libraries do not have, and says so as information."""
+    remark = "gpu07:649:649 [1] NCCL INFO dlvsym failed on mlx5dv_x - libmlx5.so: undefined symbol: mlx5dv_x"
+
+    assert read(remark, *WORK, "# Avg bus bandwidth    : 178.4").fault is FaultClass.HEALTHY
+
+
+# ---- the odd one
+
+
+@pytest.mark.parametrize(
+    ("lines", "who"),
+    [
+        (("Stalled ops:", "grad_12 [ready ranks: 0, 1, 2, 3, 4, 6, 7]"), "rank 5"),
+        (("RuntimeError: barrier timed out, waiting for ranks: [3]",), "rank 3"),
+        (("expected: cn01 cn02 cn03 cn04", "checked in: cn01 cn02 cn04", "timed out after 900 s"), "cn03"),
+        (("NAME   STATUS   AGE", "cn01   Ready   5d", "cn02   NotReady   5d", "cn03   Ready   5d"), "cn02"),
+    ],
+)  # fmt: skip
+def test_the_odd_one_of_a_list_or_a_table_is_named(lines: tuple[str, ...], who: str) -> None:
+    """Who is not among the ready is missing; equal rows are the norm."""
+    found = read(*lines)
+
+    assert found.fault is not FaultClass.HEALTHY
+    assert found.nodes == (who,)
+    assert found.confidence <= 0.45
+
+
+def test_where_most_are_missing_nobody_is_named() -> None:
+    """Then they were never started."""
+    assert not read("Stalled ops:", "grad_12 [ready ranks: 0]", "world_size=8").nodes
+    rows = ("NAME   STATUS", "cn01   NotReady", "cn02   NotReady", "cn03   Ready")
+    assert not read(*rows).nodes
