@@ -417,9 +417,9 @@ def _without_caught(left: Sequence[Pair], known: Sequence[Pair]) -> list[Pair]:
             or not any(line.file == file and 0 < line.line - at <= LOGGER_LINES for file, at in loggers)
         )
     ]
-    graver = [line.order for line, of in faults if of.role is Role.CAUSE and not _is_warning(line, of)]
+    graver = [line.order for line, of in faults if of.role is Role.CAUSE and not is_warning(line, of)]
     last = max(graver, default=-1)
-    return [(line, of) for line, of in faults if not _is_warning(line, of) or line.order > last]
+    return [(line, of) for line, of in faults if not is_warning(line, of) or line.order > last]
 
 
 def _ignored(left: Sequence[Pair], known: Sequence[Pair]) -> list[Evidence]:
@@ -442,7 +442,8 @@ def _ignored(left: Sequence[Pair], known: Sequence[Pair]) -> list[Evidence]:
     return ends
 
 
-def _is_warning(line: Evidence, signature: Signature) -> bool:
+def is_warning(line: Evidence, signature: Signature) -> bool:
+    """Whether a program only warned of it."""
     return signature.layer.value in _OF_PROGRAMS and _WARNED.match(line.text) is not None
 
 

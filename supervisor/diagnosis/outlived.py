@@ -39,7 +39,7 @@ _OWN = _PROGRAM | {FaultClass.OOM_GPU, FaultClass.OOM_HOST, FaultClass.STORAGE, 
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _IDLE = re.compile(
-    r"^\s*(?:wandb:|at |File \"|#\d|frame #|\[\d+\]|[|*=#~_+-]{3,}|[\]})]|[\w ]{1,20} ?: \S+$)|Killing subprocess"
+    r"^\s*(?:wandb:|at |[\w.$/@#!-]+\([\w .:$-]*\)\s*$|Thread\[|File \"|#\d|frame #|\[\d+\]|[|*=#~_+-]{3,}|[\]})]|[\w ]{1,20} ?: \S+$)|Killing subprocess"
     r"|NCCL (?:INFO|WARN)|rror|xception|bort|ailed|illed|kill|erminat|time:|rank +:|<N/A>|signal"
 )
 """Lines that are printed in the course of an end: no work."""

@@ -43,7 +43,7 @@ from ftrun.supervisor.diagnosis import (
     suspect_nodes,
 )
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain, proofs
-from ftrun.supervisor.diagnosis.evidence import IGNORED, LOGGER, Case, Input, case_of
+from ftrun.supervisor.diagnosis.evidence import IGNORED, LOGGER, Case, Input, case_of, is_warning
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Layer, Role, Source
 
 if TYPE_CHECKING:
@@ -259,8 +259,18 @@ def cancelled(case: Case) -> Diagnosis | None:
 
 
 def log_cause(case: Case) -> Diagnosis | None:
-    """The best cause in the log."""
-    return _by_signature(case, case.log.cause) if case.log.cause is not None else None
+    """The best cause in the log. What was only warned of before the last step was no cause."""
+    signature = case.log.cause
+    if signature is None:
+        return None
+    lines = case.log.lines_of(signature.id)
+    if (
+        case.ended is None
+        and all(is_warning(line, signature) for line in lines)
+        and _before_the_last_step(case, lines)
+    ):
+        return None
+    return _by_signature(case, signature)
 
 
 def requeued(case: Case) -> Diagnosis | None:

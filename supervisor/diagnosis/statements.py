@@ -271,6 +271,17 @@ def _accused(case: Case, best: Statement, same: Sequence[Statement]) -> tuple[st
 _NAMED_MAX = 4
 
 
+_GAVE_UP = re.compile(
+    r"^\W*(?:\w+ )?(?:run|job|simulation|pipeline|workflow|analysis|training|script|program|calculation|stage|task)\b.{0,30} failed (?:with|:|because|due)",
+    re.IGNORECASE,
+)
+"""The whole work failed: what a summary says after that is no good end."""
+
+
+def _gave_up(told: Statement) -> bool:
+    return _GAVE_UP.search(told.spoken.text) is not None
+
+
 def _health_after(case: Case, last: Statement) -> bool:
     """Whether the text goes on to a good end behind the statement."""
     text = case.facts.text

@@ -130,6 +130,8 @@ _FORMS = (
     # Image classification: Epoch: [0][  10/5005]; MMEngine: Epoch(train)  [1][  50/1000]
     _form(b"Epoch:", LOCAL, rb"Epoch: ?" + _EPOCH_PLACE, epoch_base=0),
     _form(b"Epoch(train)", LOCAL, rb"Epoch\(train\)\s*" + _EPOCH_PLACE, epoch_base=1),
+    # MMCV prints Epoch [3][50/1220]
+    _form(b"Epoch [", LOCAL, rb"Epoch " + _EPOCH_PLACE, epoch_base=1),
     # MXNet: Epoch[0] Batch [20-40]
     _form(b"] Batch [", LOCAL, rb"Epoch\[(?P<epoch>\d{1,12})\] Batch \[(?:\d+-)?(?P<step>\d{1,12})\]"),
     # [120/1000] loss=2.3

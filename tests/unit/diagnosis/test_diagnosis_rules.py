@@ -237,6 +237,8 @@ def test_every_rule_answers_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
         _read(SICK_GPU),
         _read(CHECK),
         _read(*DRIVER),
+        _read("Stalled ops:", "grad_12 [ready ranks: 0, 1, 2, 4]"),
+        _read("GPU 0: PASS", "GPU 1: PASS", "GPU 2: FAIL", "GPU 3: PASS"),
         _facts(*BUG, resumed=ResumedCheckpoint("/ckpt/step-5", trained=True)),
         _facts(ended=Ended("CANCELLED"), attempt=replace(LIVED, cancel_intended=True)),
         _facts(ended=replace(FAILED, nodes_down=("n1",)), silent=("n1",)),
