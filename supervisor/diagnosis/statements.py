@@ -41,6 +41,9 @@ HEALTHY_WITH_SIGN, HEALTHY_AFTER_STEPS, HEALTHY_UNSAID = 0.75, 0.7, 0.4
 nothing.
 """
 
+LONG_LINES, HEALTHY_LONG = 60, 0.6
+"""A text of so many lines that tells nothing is no piece of a log: then nothing was to be told."""
+
 SURE_WORDS = 46
 """A statement of less weight needs a word of severity, or a level: programs say much that is wrong and go on."""
 
@@ -385,5 +388,6 @@ def text_without_cause(case: Case, told: Sequence[Statement]) -> Diagnosis:
     elif case.trained:
         words, confidence = "steps, and no word of failure after them", HEALTHY_AFTER_STEPS
     else:
-        words, confidence = "no line tells of a failure, and none of health", HEALTHY_UNSAID
+        words = "no line tells of a failure, and none of health"
+        confidence = HEALTHY_UNSAID if len(texts) < LONG_LINES else HEALTHY_LONG
     return plain(FaultClass.HEALTHY, "no failure seen", [words], confidence=confidence)

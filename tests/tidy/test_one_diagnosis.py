@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2] / "supervisor"
 # The list and what its rules are made of.
 DIAGNOSIS = {
     "diagnosis/checkpoint_blame.py", "diagnosis/class_defaults.py", "diagnosis/context_rules.py", "diagnosis/facts.py",
-    "diagnosis/known_ends.py", "diagnosis/node_findings.py", "diagnosis/rank_deaths.py", "diagnosis/review.py",
+    "diagnosis/known_ends.py", "diagnosis/node_findings.py", "diagnosis/odd_one.py", "diagnosis/outlived.py", "diagnosis/rank_deaths.py", "diagnosis/review.py",
     "diagnosis/rules.py", "diagnosis/second_opinion.py", "diagnosis/setup_rules.py", "diagnosis/statements.py",
     "diagnosis/suspect_nodes.py", "diagnosis/suspicions.py",
 }  # fmt: skip
