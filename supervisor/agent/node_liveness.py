@@ -16,8 +16,9 @@ still lived gets no more time than the sweep of the others takes.
   (`shut_s`). When slurmd listens again the agent asks the node anew, because srun has given up on it by then.
 
 The agent that watches a live start (`silent_nodes`) sends no line, and stays on the roll call until its own
-`judge` has decided on each missing node. Only time in which srun would still have told an answer counts; a node
-that srun gives up is asked anew.
+`judge` has decided on each missing node. Only time in which an answer would have been heard counts: the step
+has begun, since our own node answers it, and srun has not given the node up. A node that srun gives up is asked
+anew. Where Slurm refuses that step, it may have taken the node from the job, and is asked whether it did.
 
 Only time in which the agent listens counts: while it is suspended with the job, or has no CPU, the nodes had
 none either. The question is also a test of itself: our own node must answer each one. Otherwise the question
@@ -70,7 +71,8 @@ class PingRequest:
     asked a second time. `lost` were found silent just now and get no time of their own. `doubted` is called
     once with the nodes that have answered while others are missing. `shut_s`: how long a slurmd may refuse
     connections. `judge`, if given, decides on a missing node: whether it is lost, None if it need not be
-    waited for; its last argument are all missing nodes. `stop` ends the roll call early.
+    waited for; its last argument are all missing nodes. `stop` ends the roll call early. `taken`: which of the
+    nodes Slurm no longer gives to the job; asked where a step over missing nodes could not begin.
     """
 
     job: str
@@ -85,6 +87,7 @@ class PingRequest:
     spans: tuple[Span, ...] = ()
     judge: Callable[[str, NodeSilence, tuple[str, ...]], bool | None] | None = None
     stop: Callable[[], bool] = lambda: False
+    taken: Callable[[], frozenset[str]] = frozenset
 
 
 def ping_nodes(steps: InsideSteps, clock: Clock, ask: PingRequest, alive: Callable[[], None]) -> QueryAnswers:
@@ -110,12 +113,13 @@ class _Stopwatch:
 
 
 class _Listener:
-    """A question, and the time of its last answer."""
+    """A question, and the times of its answers; `node` is our own."""
 
-    def __init__(self, question: NodeQuery, watch: _Stopwatch) -> None:
+    def __init__(self, question: NodeQuery, watch: _Stopwatch, node: str) -> None:
         self.question = question
-        self._watch = watch
+        self._watch, self._node = watch, node
         self.began_s = watch.now_s
+        self.answered_s: float | None = None  # our own node did: the step has begun
         self._count, self._last_s = 0, self.began_s
         self._over_s: float | None = None
 
@@ -123,6 +127,11 @@ class _Listener:
     def end_s(self) -> float:
         """Until when an answer could be heard, with the pause before the next question."""
         return self._watch.now_s if self._over_s is None else min(self._watch.now_s, self._over_s + AGAIN_S)
+
+    @property
+    def is_refused(self) -> bool:
+        """It is over, and not even our own node has answered: Slurm did not begin the step."""
+        return self.question.over and self.answered_s is None
 
     @property
     def slowest_s(self) -> float:
@@ -134,6 +143,8 @@ class _Listener:
         count = len(self.question.reached.answers)
         if count > self._count:
             self._count, self._last_s = count, self._watch.now_s
+        if self.answered_s is None and self.answers(self._node):
+            self.answered_s = self._watch.now_s
         if self.question.over and self._over_s is None:
             self._over_s = self._watch.now_s
 
@@ -155,7 +166,9 @@ class _RollCall:
     def __init__(self, steps: InsideSteps, clock: Clock, ask: PingRequest) -> None:
         self._steps, self._clock, self._ask = steps, clock, ask
         self._watch = _Stopwatch(clock)
-        self._asked = [_Listener(steps.begin(ask.job, ask.nodes, ask.line), self._watch)]
+        self._asked = [_Listener(steps.begin(ask.job, ask.nodes, ask.line), self._watch, ask.node)]
+        self._taken: frozenset[str] = frozenset()
+        self._refused = 0  # questions that Slurm refused, when it was last asked what it took
         self._doors: SlurmdPorts | None = None
         self._shut_since_s: dict[str, float] = {}
         self._came: list[tuple[int, int, bool]] = []
@@ -220,6 +233,7 @@ class _RollCall:
     def _investigate(self, missing: tuple[str, ...]) -> None:
         first, ask = self._asked[0], self._ask
         self._note_shut(missing)
+        self._note_taken()
         if not missing or len(missing) > DOUBTED_MAX or not first.is_quiet(DOORS_S, 1.0):
             return
         if self._doors is None:
@@ -237,7 +251,12 @@ class _RollCall:
         for at in range(0, len(nodes), FLAT_NODES - 1):
             few = (self._ask.node, *nodes[at : at + FLAT_NODES - 1])
             question = self._steps.begin(self._ask.job, few, self._ask.line)
-            self._asked.append(_Listener(question, self._watch))
+            self._asked.append(_Listener(question, self._watch, self._ask.node))
+
+    def _note_taken(self) -> None:
+        refused = sum(one.is_refused for one in self._asked[1:])
+        if refused > self._refused:
+            self._refused, self._taken = refused, self._ask.taken()
 
     def _note_shut(self, missing: tuple[str, ...]) -> None:
         refused = self._doors.refused() if self._doors is not None else frozenset()
@@ -252,6 +271,8 @@ class _RollCall:
 
     def _is_given_up(self, node: str) -> bool:
         """No need to wait for this missing node any longer."""
+        if node in self._taken:
+            return True
         if self._ask.judge is not None:
             return self._is_judged(node)
         if self._is_shut(node):
@@ -272,7 +293,7 @@ class _RollCall:
         if self._missing_too_many():
             return first.is_quiet(self._ask.quiet_s)
         own = self._direct(node)
-        direct_s = _open_s(own) if own and own[-1].answers(self._ask.node) else None
+        direct_s = _open_s(own) if own and own[-1].answered_s is not None else None
         if node in self._shut_since_s and not self._is_shut(node):
             direct_s = None  # its slurmd restarts, and srun gives it up
         silence = NodeSilence(
@@ -304,7 +325,7 @@ class _RollCall:
                 if words or node not in answers
             }
         for one in self._asked:
-            known = {*answers, *self._ask.lost}
+            known = {*answers, *self._ask.lost, *self._taken}
             if one.answers(self._ask.node) or (self._ask.judge is not None and one is not self._asked[0]):
                 continue  # the judge has heeded it
             if one is self._asked[0] or any(
@@ -315,11 +336,12 @@ class _RollCall:
 
 
 def _open_s(asked: Sequence[_Listener]) -> float:
-    """For how long at least one of these questions was open."""
+    """For how long an answer to at least one of these questions could be heard."""
     open_s, until_s = 0.0, 0.0
     for one in asked:
-        open_s += max(0.0, one.end_s - max(one.began_s, until_s))
-        until_s = max(until_s, one.end_s)
+        if one.answered_s is not None:
+            open_s += max(0.0, one.end_s - max(one.answered_s, until_s))
+            until_s = max(until_s, one.end_s)
     return open_s
 
 
@@ -386,7 +408,13 @@ def query_nodes(
     if sweep.node not in there:
         return NodeAnswers(known=False, why=f"{sweep.node} is not among the job's nodes")
     again = len(there) > FLAT_NODES or sweep.quiet_s >= QUIET_S
-    ask = replace(sweep, nodes=there, again=again)
+    taken: set[str] = set()
+
+    def note_taken() -> frozenset[str]:
+        taken.update(_taken_meanwhile(cluster, live))
+        return frozenset(taken)
+
+    ask = replace(sweep, nodes=there, again=again, taken=note_taken)
     try:
         answers = dict(ping_nodes(steps, clock, ask, alive).answers)
         late = tuple(node for node in answers if sweep.line and not answers[node])
@@ -398,6 +426,7 @@ def query_nodes(
             )
         answers |= _sweep_again(steps, clock, ask, late, alive)
         gone |= _ended_meanwhile(cluster, sweep, live, {*nodes} - {*answers} - gone)
+        held -= taken
     except SlurmError as error:
         return NodeAnswers(known=False, why=error.message)
     stuck = {node: why for node, words in answers.items() if sweep.line and (why := unfit_reason(words))}
@@ -432,6 +461,17 @@ def _ended_meanwhile(
     found = {one.job_id: one for row in doubted for one in cluster.find(row.comment)}
     still = tuple(row for row in live if found.get(row.job_id, row).state is JobState.RUNNING)
     return _ended_companion_nodes(cluster, sweep, still) if len(still) < len(live) else frozenset()
+
+
+def _taken_meanwhile(cluster: Cluster, live: tuple[JobRow, ...]) -> frozenset[str]:
+    """The nodes that Slurm took from these jobs, which run on without them; none where it does not say."""
+    try:
+        rows = cluster.jobs(tuple(row.job_id for row in live))
+    except SlurmError:
+        return frozenset()
+    still = [(row, rows[row.job_id]) for row in live if row.job_id in rows]
+    running = [(before, now) for before, now in still if now.state is JobState.RUNNING]
+    return frozenset(node for before, now in running for node in {*before.nodes} - {*now.nodes})
 
 
 def _end_objection(cluster: Cluster, row: JobRow) -> str:

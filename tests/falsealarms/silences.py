@@ -40,13 +40,16 @@ SILENT_ROWS = 0.5  # so many of them begin in a silence
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a trouble silences, and from how many to how many seconds. `halts`: the run waits for the node."""
+    """What a trouble silences, and from how many to how many seconds. `halts`: the run waits for the node; `slurm`: it is the
+    controller's, which begins no step meanwhile, and a slurmd is busy beside it.
+    """
 
     steps: bool = False
     beats: bool = False
     guard: bool = False
     refuses: bool = False
     halts: bool = False
+    slurm: bool = False
     low_s: float = 1.0
     high_s: float = 300.0
 
@@ -64,8 +67,11 @@ KINDS = {
     "a node is cut off": Kind(
         steps=True, beats=True, guard=True, halts=True, low_s=0.3, high_s=0.75 * WHOLE_S
     ),
+    "Slurm begins no step": Kind(slurm=True),
 }
-WEIGHTS = (6, 2, 3, 2, 1, 3, 6, 3)
+WEIGHTS = (6, 2, 3, 2, 1, 3, 6, 3, 3)
+GIVES_UP_S = (4.0, (10.0, 40.0))  # srun: a node whose port refuses, one that is silent
+REFUSED = 0.5  # so many steps are refused while Slurm begins none; the others wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +168,18 @@ class World:
 class _Question:
     def __init__(self, world: World, nodes: Sequence[str]) -> None:
         self.nodes, self.over, self.reached, self._world = tuple(nodes), False, QueryAnswers(), world
-        self._due_s = {node: self._answers_s(node) for node in self.nodes}
+        begins_s = world.now_s
+        while (one := next((t for t in world.troubles if t.kind.slurm and t.holds(begins_s)), None)) is not None:
+            self.over = self.over or world.chance.random() < REFUSED
+            begins_s = one.ends_s
+        self._due_s = {node: self._answers_s(node, begins_s) for node in self.nodes}
+        port_s, silent_s = GIVES_UP_S
+        shut = math.inf in self._due_s.values()
+        self._gives_up_s = begins_s + (port_s if shut else world.chance.uniform(*silent_s))
 
-    def _answers_s(self, node: str) -> float:
+    def _answers_s(self, node: str, begins_s: float) -> float:
         world = self._world
-        at_s = world.now_s + world.answer_s + world.chance.lognormvariate(-1.6, 0.6)
+        at_s = begins_s + world.answer_s + world.chance.lognormvariate(-1.6, 0.6)
         began_s = at_s
         while (one := world.held(node, "steps", at_s)) is not None:
             if one.kind.refuses:
@@ -180,11 +193,13 @@ class _Question:
 
     def listen(self, wait_s: float) -> None:
         world = self._world
-        world.sleep(wait_s)
+        world.sleep(0.0 if self.over else wait_s)
+        if self.over:
+            return
         heard = [node for node, due_s in self._due_s.items() if due_s <= world.now_s]
         if len(heard) != len(self.reached.answers):
             self.reached = QueryAnswers(dict.fromkeys(heard, ()), ended=frozenset(heard))
-        self.over = len(heard) == len(self.nodes)
+        self.over = len(heard) == len(self.nodes) or world.now_s >= self._gives_up_s
 
     def let_go(self) -> None:
         self.over = True
@@ -245,7 +260,11 @@ def draw(seed: int, whole_s: float = 0.0) -> World:
             within = chance.choice(silences)
             begins_s = chance.uniform(within.begins_s - 5.0, within.ends_s)
         length_s = math.exp(chance.uniform(math.log(kind.low_s), math.log(kind.high_s)))
-        troubles.append(Trouble(chance.choice(nodes), kind, begins_s, begins_s + length_s))
+        troubles.append(Trouble("" if kind.slurm else chance.choice(nodes), kind, begins_s, begins_s + length_s))
+        if kind.slurm:
+            busy_s = begins_s + chance.uniform(-10.0, length_s)
+            ends_s = busy_s + chance.uniform(0.0, 60.0)
+            troubles.append(Trouble(chance.choice(nodes), KINDS["slurmd is busy"], busy_s, ends_s))
     if whole_s:
         at_s = chance.uniform(0.3, 0.9) * life.ends_s
         kind = KINDS["the whole node stands still"]

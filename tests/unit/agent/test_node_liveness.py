@@ -50,8 +50,10 @@ class _Question:
         self._world.clock.sleep(wait_s)
         waited_s = self._world.clock.at_s - self._began_s
         heard = [node for node in self.nodes if self._world.takes(node, self._number) <= waited_s]
-        self.reached = QueryAnswers(dict.fromkeys(heard, ("{}",)), ended=frozenset(heard))
         self.over = len(heard) == len(self.nodes) or waited_s >= self._world.gives_up_s
+        if self._world.refuses_step(self._began_s - self._world.began_s) and self._number:
+            heard, self.over = [], True
+        self.reached = QueryAnswers(dict.fromkeys(heard, ("{}",)), ended=frozenset(heard))
 
     def let_go(self) -> None:
         self.over = True
@@ -63,6 +65,7 @@ class _World:
     def __init__(self, takes: Takes, refuses: Refuses = lambda node, at_s: False) -> None:
         self.clock, self.takes, self._refuses = _Clock(), takes, refuses
         self.began_s, self.gives_up_s = self.clock.at_s, NEVER
+        self.refuses_step: Callable[[float], bool] = lambda at_s: False  # Slurm begins no step over missing nodes then
         self.asked: list[tuple[str, ...]] = []
         self._nodes: tuple[str, ...] = ()
 
@@ -161,6 +164,35 @@ def test_time_in_which_srun_has_given_up_on_a_node_is_no_silence_of_it() -> None
     gone.gives_up_s = 4.0
     assert gone.silent(judge=_lost) == ("n2",)
     assert PATIENCE_S < gone.took_s < PATIENCE_S + 1.0
+
+
+def test_a_node_that_slurm_takes_from_the_job_is_lost_at_once() -> None:
+    """A step over it is refused from then on; while Slurm keeps it, that refusal proves nothing."""
+    world = _World(_all_but("n2"))
+    world.gives_up_s, world.refuses_step = 4.0, lambda at_s: at_s > 3.0
+    assert world.silent(judge=_lost, taken=lambda: frozenset({"n2"})) == ("n2",)
+    assert world.took_s < 6.0
+    verdicts: list[bool] = []
+
+    def judge(node: str, silence: NodeSilence, missing: tuple[str, ...]) -> bool:
+        verdicts.append(is_lost(silence))
+        return verdicts[-1]
+
+    kept = _World(_all_but("n2"))
+    kept.gives_up_s, kept.refuses_step = 4.0, lambda at_s: at_s > 3.0
+    kept.silent(judge=judge)
+    assert not any(verdicts)
+
+
+def test_time_in_which_slurm_begins_no_step_is_no_silence_of_a_node() -> None:
+    """The controller refuses steps for most of a minute's quarter; the node has the whole patience after that."""
+    busy = _World(lambda node, number: 12.0 if node == "n2" and number == 0 else 0.5 if node == "n2" else 0.2)
+    busy.refuses_step = lambda at_s: at_s < 11.0
+    assert busy.silent(judge=_lost) == ()
+    slow = _World(
+        lambda node, number: 13.0 + 2.0 * (node == "n2") if number else NEVER if node == "n2" else 0.2
+    )
+    assert slow.silent(judge=_lost) == ()
 
 
 def test_a_slurmd_that_restarts_loses_no_node_of_a_live_start() -> None:
