@@ -83,6 +83,7 @@ _ft_is_closed() {
 _ft_another_job_holds_it() {
     set +f
     for _ft_k in "$_ft_place/claim" "$_ft_place"/claim.*; do
+        [ -L "$_ft_k" ] || continue # a process less for each
         _ft_theirs=$(readlink "$_ft_k" 2>/dev/null)
         case $_ft_theirs in
             '' | closed.* | "$_ft_cluster.${SLURM_JOB_ID-}".*) ;;
@@ -174,7 +175,9 @@ _ft_take() {
     case $_ft_wait in '' | *[!0-9]*) _ft_wait=120 ;; esac
     while :; do
         ( trap - EXIT; _ft_try_claim; exit "$?" ) &
-        _ft_within $((_ft_wait - _ft_waited)) $!
+        _ft_claimer=$!
+        [ -n "$_ft_tmp" ] || _ft_try_unpack # meanwhile
+        _ft_within $((_ft_wait - _ft_waited)) "$_ft_claimer"
         case $_ft_status in
             0) return ;;
             1) _ft_refuse 0 "attempt $_ft_attempt of $_ft_run is closed; not started" ;;
@@ -199,34 +202,49 @@ _ft_take() {
 _ft_refuse() { # ends the job with code $1 and the words $2; the script does not run
     _ft_say "$2"
     trap - EXIT
+    [ -z "$_ft_tmp" ] || rm -rf "$_ft_tmp"
     exit "$1"
 }
 
-# Writes stdin to $1 so that a reader sees all of it or nothing.
+# Writes stdin, or what the command behind $1 prints, to $1 so that a reader sees all of it or nothing.
 _ft_write() {
-    ( umask 077; cat >"$1.$$.tmp" && mv -f "$1.$$.tmp" "$1" || rm -f "$1.$$.tmp" ) 2>/dev/null
+    (
+        umask 077
+        _ft_a=$1
+        shift
+        [ $# -gt 0 ] || set -- cat
+        "$@" >"$_ft_a.$$.tmp" && mv -f "$_ft_a.$$.tmp" "$_ft_a" || rm -f "$_ft_a.$$.tmp"
+    ) 2>/dev/null
 }
 
 # Tells the supervisor that this end is not the script's: this start of the launch was not the first.
 _ft_record_lost() {
-    printf 'job=%s\nstart=%s\nfirst=%s\n' "${SLURM_JOB_ID-}" "$_ft_this" \
-        "$(readlink "$_ft_place/start.$_ft_launch" 2>/dev/null)" | _ft_write "$_ft_place/lost.$_ft_launch" &
+    _ft_write "$_ft_place/lost.$_ft_launch" printf 'job=%s\nstart=%s\nfirst=%s\n' "${SLURM_JOB_ID-}" "$_ft_this" \
+        "$(readlink "$_ft_place/start.$_ft_launch" 2>/dev/null)" &
     _ft_within 10 $!
 }
 
-_ft_look_at_logs() { # stderr is descriptor $1
-    # Two lines "device inode size"; a log's size now is where this start's output begins.
+_ft_name_logs() { # into _ft_out and _ft_err
+    _ft_out=`readlink "/proc/$$/fd/1" 2>/dev/null`
+    _ft_err=$_ft_out
+    [ "$_ft_patience" -gt 0 ] && [ "/proc/$$/fd/1" -ef "/proc/$$/fd/2" ] || _ft_err=`readlink "/proc/$$/fd/2" 2>/dev/null`
+}
+
+_ft_measure_logs() { # two lines "device inode size" into _ft_stat; a log's size now is where this start's output begins. stderr is descriptor $1
     _ft_stat=
     [ "$_ft_patience" -gt 0 ] && _ft_stat=`stat -L -c '%d %i %s' "/proc/$$/fd/1" "/proc/$$/fd/$1" 2>/dev/null`
-    _ft_out=`readlink "/proc/$$/fd/1" 2>/dev/null`
-    _ft_err=`readlink "/proc/$$/fd/$1" 2>/dev/null`
-    _ft_now=`date +%s 2>/dev/null`
+}
+
+_ft_look_at_clock() { # Unix seconds into _ft_now, what people read into _ft_clock
+    _ft_clock=`date '+%s %F %T %Z' 2>/dev/null`
+    _ft_now=${_ft_clock%% *}
+    _ft_clock=${_ft_clock#* }
 }
 
 _ft_record_launch() {
     [ -d "$_ft_place" ] || return
     _ft_record_pick # first: who sees the launch, sees why
-    _ft_lines "nodes=${SLURM_JOB_NODELIST-}" "nnodes=${SLURM_JOB_NUM_NODES-}" "pid=$$" | _ft_write "$_ft_place/launch.$_ft_launch"
+    _ft_write "$_ft_place/launch.$_ft_launch" _ft_lines "nodes=${SLURM_JOB_NODELIST-}" "nnodes=${SLURM_JOB_NUM_NODES-}" "pid=$$"
 }
 
 _ft_lines() { # a record: the lines $@, and what is told of launches and of starts alike
@@ -369,8 +387,8 @@ _ft_is_kept() {
     [ -k "$1" ] || [ -z "`find "$1/." -prune -perm -0002 2>/dev/null`" ]
 }
 
-# The user's script into a private folder of this node; the first place that takes it.
-_ft_unpack() {
+# The user's script into a private folder of this node; the first place that takes it. 1: none does.
+_ft_try_unpack() {
     for _ft_base in "${TMPDIR:-/tmp}" /tmp /dev/shm /var/tmp "$_ft_place" .; do
         [ -d "$_ft_base" ] && [ -w "$_ft_base" ] && _ft_is_kept "$_ft_base" || continue
         _ft_tmp=`mktemp -d "$_ft_base/ftrun.XXXXXX" 2>/dev/null`
@@ -387,6 +405,12 @@ _ft_unpack() {
         rm -rf "$_ft_tmp"
     done
     _ft_tmp=
+    return 1
+}
+
+_ft_unpack() {
+    [ -z "$_ft_tmp" ] || return 0
+    _ft_try_unpack && return
     _ft_say "the script could not be unpacked: no room in ${TMPDIR:-/tmp}, /tmp, /dev/shm, /var/tmp or the run's folder"
     _ft_finish 1
 }
@@ -755,7 +779,6 @@ _ft_look_before() {
     [ "$_ft_status" -eq 124 ] && kill -9 "$_ft_watcher" 2>/dev/null
     _ft_watcher=
     [ "$_ft_status" -eq 69 ] || return
-    rm -rf "$_ft_tmp"
     _ft_refuse 1 "attempt $_ft_attempt of $_ft_run ends here: a later one avoids these nodes"
 }
 
@@ -887,7 +910,7 @@ _ft_user_hook() {
         _ft_held=1
         [ "$_ft_prehook_holds$_ft_prehook_nodes" != nodesall ] || { _ft_blame_nodes_of_hook & _ft_within 10 $!; }
     fi
-    printf 'code=%s\nwhy=%s\n%s' "$_ft_code" "$_ft_why" "${_ft_held:+held=1$_ft_nl}" | _ft_write "$_ft_place/$_ft_which.$_ft_launch" &
+    _ft_write "$_ft_place/$_ft_which.$_ft_launch" printf 'code=%s\nwhy=%s\n%s' "$_ft_code" "$_ft_why" "${_ft_held:+held=1$_ft_nl}" &
     _ft_within 10 $!
     [ -n "$_ft_held" ] || return 0
     _ft_say "attempt $_ft_attempt of $_ft_run ends here: pre-hook failed, and pre-hook-failed is hold; see $_ft_place/pre-hook.$_ft_launch.log" 2>&8
@@ -959,8 +982,8 @@ _ft_blame_nodes_of_hook() {
         _ft_text="$_ft_text${_ft_text:+, }\"${_ft_i##*/pre-hook."$_ft_launch".}\": {\"check\": \"pre-hook\", \"fault\": \"node\", \"device\": \"\", \"message\": \"$_ft_line\"}"
     done
     [ "$_ft_k" -gt 0 ] && [ $((_ft_k * 2)) -le "$_ft_n" ] || return 0
-    printf '{"schema": 1, "launch": %s, "held": true, "nodes": %s, "answered": %s, "bad": {%s}, "site": []}\n' "$_ft_launch" "$_ft_n" "$_ft_c" "$_ft_text" |
-        _ft_write "$_ft_place/preflight.$_ft_launch"
+    _ft_write "$_ft_place/preflight.$_ft_launch" printf '{"schema": 1, "launch": %s, "held": true, "nodes": %s, "answered": %s, "bad": {%s}, "site": []}\n' \
+        "$_ft_launch" "$_ft_n" "$_ft_c" "$_ft_text"
 }
 
 _ft_begin_with_hook() { # once, however often the script is started
@@ -997,8 +1020,7 @@ _ft_hook_await() { # how the command ended into _ft_status, and into _ft_why wha
 }
 
 _ft_record_exit() {
-    [ -d "$_ft_place" ] && printf 'code=%s\nsignal=%s\nended_s=%s\n' "$_ft_rc" "$_ft_sig" "$_ft_now" |
-        _ft_write "$_ft_place/exit.$_ft_launch"
+    [ -d "$_ft_place" ] && _ft_write "$_ft_place/exit.$_ft_launch" printf 'code=%s\nsignal=%s\nended_s=%s\n' "$_ft_rc" "$_ft_sig" "$_ft_now"
 }
 
 # Ends the job as the script ended, with code $1 or signal $2.
@@ -1061,7 +1083,7 @@ _ft_rescue() {
         _ft_finish "$_ft_rc" "$_ft_sig"
     fi
     [ "$_ft_claimed" ] || { [ "$_ft_attempt" = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; } || exit 1
-    [ -s "$_ft_script" ] || _ft_unpack
+    [ -s "$_ft_script" ] || { _ft_tmp= && _ft_unpack; }
     { true >&8; } 2>/dev/null && command exec 2>&8
     [ -n "$_ft_list" ] || _ft_list="0 '' '' '' $_ft_argv" # see _ft_become
     eval "set -- $_ft_list"
@@ -1205,20 +1227,23 @@ _ft_main() {
     _ft_take
     _ft_claimed=1
     _ft_choose
-    _ft_look_at_logs 2
+    _ft_name_logs
     _ft_look_inside
     _ft_pick_first
-    [ "$_ft_attempt" = 1 ] || _ft_tell_begin 2 # a job that Slurm starts again by itself says what it says without us
-    ( trap - EXIT; _ft_doubt_hook & _ft_record_launch; [ -z "$_ft_inside" ] || _ft_make_current ) &
+    _ft_look_at_clock
+    [ "$_ft_attempt" = 1 ] || _ft_tell_begin # a job that Slurm starts again by itself says what it says without us
+    _ft_measure_logs 2
+    ( trap - EXIT; _ft_record_launch; [ -z "$_ft_inside" ] || _ft_make_current ) &
     _ft_writer=$!
-    [ -n "$_ft_tmp" ] || _ft_unpack
+    _ft_unpack
     _ft_open_talk
     [ -z "$_ft_scattered" ] || _ft_say "$_ft_scattered"
+    mkfifo -m 600 "$_ft_tmp/ask.1" "$_ft_tmp/ask.2" 2>/dev/null
     _ft_within "$_ft_patience" "$_ft_writer"
-    [ "$_ft_status" -eq 1 ] && { rm -rf "$_ft_tmp"; _ft_refuse 0 "attempt $_ft_attempt of $_ft_run is closed; not started"; }
+    [ "$_ft_status" -ne 1 ] || _ft_refuse 0 "attempt $_ft_attempt of $_ft_run is closed; not started"
     _ft_set_token "$_ft_status"
     [ "$_ft_status" -ne 0 ] || _ft_count_earlier
-    [ -z "$_ft_stuck" ] || { rm -rf "$_ft_tmp"; _ft_refuse 1 "attempt $_ft_attempt of $_ft_run ends here: $_ft_stuck"; }
+    [ -z "$_ft_stuck" ] || _ft_refuse 1 "attempt $_ft_attempt of $_ft_run ends here: $_ft_stuck"
     _ft_look_before
     _ft_open_caches
     _ft_check_interpreter
@@ -1227,7 +1252,6 @@ _ft_main() {
     { true; } >"$_ft_tmp/seen.1" 2>/dev/null
     { true; } >"$_ft_tmp/seen.2" 2>/dev/null
     { true; } >"$_ft_tmp/jobs" 2>/dev/null
-    mkfifo -m 600 "$_ft_tmp/ask.1" "$_ft_tmp/ask.2" 2>/dev/null
     # A redirection that fails ends a POSIX shell, but not behind `command`.
     command exec 9<&0 || command exec 9</dev/null
     command exec 8>&2 || command exec 8>/dev/null
@@ -1240,6 +1264,7 @@ _ft_main() {
         _ft_begin_with_hook
         eval "_ft_start $_ft_list"
         trap _ft_rescue EXIT
+        [ "$_ft_no" -gt 1 ] || ( trap - EXIT; _ft_doubt_hook ) 2>&8 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
         _ft_record_start
         _ft_post_agent
         _ft_post_witnesses

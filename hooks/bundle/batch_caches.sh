@@ -3,8 +3,9 @@
 # How it thinks.  Code out of these folders is run, so on each node each start sees that they are this user's alone before it is told of them: a
 # folder of the user, and in it one of the run, the same in all its starts.  On this node that is done here.  On the others a later launch has each
 # fill its own, and between the starts of one launch the agent's sweep does the same.  Before the first start nobody has been there, and a step of
-# ours would take the number 0 from the script's own: so the srun in front of Slurm's lets each task look at its node and be told.  What cannot be
-# had in time, or not from every node, is not told to the script, which then compiles as it does without us.
+# ours would take the number 0 from the script's own: so the srun in front of Slurm's lets each task look at its node and be told.  So it is at each
+# launch for which the run has collected nothing, if the agent swept every node that a launch before it used (`unswept.*`): the step costs half a
+# second.  What cannot be had in time, or not from every node, is not told to the script, which then compiles as it does without us.
 #
 # shellcheck shell=sh disable=SC2154,SC2015,SC3067
 
@@ -16,11 +17,10 @@ d=$1 u=${1%/*} o=1
 b=${u%/*}
 shift
 # Who may write into the folder that the first of them lies in, and take others out of it, could put another in its place.
-i=`id -u`
-[ -k "${b:=/}" ] || [ -z "`find "$b" -prune \( -perm -0002 -o -perm -0020 ! -user "$i" \) 2>&1`" ] || o=
+[ -k "${b:=/}" ] || [ -z "`find "$b" -prune \( -perm -0002 -o -perm -0020 ! -user "\`id -u\`" \) 2>&1`" ] || o=
 for i in "$u" "$d"; do
     [ -n "$o" ] || break
-    mkdir -m 700 "$i" 2>/dev/null
+    [ -d "$i" ] || mkdir -m 700 "$i" 2>/dev/null || [ -d "$i" ] || o=
     [ -d "$i" ] && [ ! -L "$i" ] && [ -O "$i" ] && chmod 700 "$i" 2>/dev/null || o=
 done
 [ -n "$o" ] || [ "${SLURM_LOCALID:-0}" != 0 ] || echo "ftrun: ${SLURMD_NODENAME:-`uname -n`}: $d is not this user'"'"'s alone: compiling without caches" >&2
@@ -41,9 +41,12 @@ _ft_open_caches() { # whether the script is told of them, into _ft_cached: 1, or
     /bin/sh -c "$_ft_cache_side" ftrun-caches "$_ft_warm" -- || return 0
     ( trap - EXIT; _ft_note_caches ) 2>/dev/null &
     _ft_within "$_ft_patience" $!
-    [ "$_ft_status" -eq 0 ] || return 0
     # CANN wants its folder to be there, on every node.
-    case $_ft_attempt.$_ft_launch in 1.0) [ -e /dev/davinci_manager ] || { _ft_leave_caches && return 0; } ;; esac
+    case $_ft_status in
+        0) [ -e /dev/davinci_manager ] || { _ft_leave_caches && return 0; } ;;
+        3) ;;
+        *) return 0 ;;
+    esac
     _ft_fill_caches
 }
 
@@ -55,11 +58,18 @@ _ft_leave_caches() { # to the nodes of the first start
     fi
 }
 
-_ft_note_caches() { # for whatever fills and merges on the nodes
+# For whatever fills and merges on the nodes. 0: they have nothing to fill, and nothing that an earlier launch left. 3: they may have.
+_ft_note_caches() {
     [ -d "$_ft_dir" ] && [ ! -e "$_ft_dir/caches/refused" ] || exit 1
     [ -d "$_ft_dir/caches" ] || mkdir -m 700 "$_ft_dir/caches" || [ -d "$_ft_dir/caches" ] || exit 1
     # It is the same in all starts of a run; who reads half a line reads nothing.
     { read -r _ft_line <"$_ft_dir/caches/where"; } && [ "$_ft_line" = "$_ft_caches" ] || ( umask 077; printf '%s\n' "$_ft_caches" >"$_ft_dir/caches/where" )
+    _ft_c=0
+    for _ft_i in "$_ft_dir"/caches/unswept.* "$_ft_dir/caches/epoch" "$_ft_dir"/caches/*/*.pack; do
+        [ ! -e "$_ft_i" ] || { _ft_c=3 && break; }
+    done
+    ( umask 077; : >"$_ft_dir/caches/unswept.$_ft_attempt.$_ft_launch" ) || exit 1
+    exit "$_ft_c"
 }
 
 _ft_fill_caches() {

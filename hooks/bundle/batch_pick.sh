@@ -100,7 +100,7 @@ _ft_record_pick() {
     if [ -s "$_ft_tmp/pick" ]; then
         _ft_write "$_ft_place/pick.$_ft_launch.$_ft_no" <"$_ft_tmp/pick"
     elif [ -n "$_ft_stuck" ]; then
-        printf 'stuck=%s\nend=1\n' "$_ft_stuck" | _ft_write "$_ft_place/pick.$_ft_launch.$_ft_no"
+        _ft_write "$_ft_place/pick.$_ft_launch.$_ft_no" printf 'stuck=%s\nend=1\n' "$_ft_stuck"
     fi
 }
 

@@ -31,7 +31,7 @@ _ft_open_stage() {
     set -- --attempt-folder "$_ft_place" --launch "$_ft_launch" --job "$SLURM_JOB_ID" --base "$_ft_stage_base" --to "$_ft_stage_to" \
         --limit "$3" --rate "$4" --keep "$5" --partner "$6" --wait "$7" --marker "$_ft_marker"
     for _ft_i in "$@"; do _ft_keep=$_ft_keep$_ft_i$_ft_nl; done
-    printf '%s' "$_ft_keep" | _ft_write "$_ft_place/stage/words.$_ft_launch" & # for companions
+    _ft_write "$_ft_place/stage/words.$_ft_launch" printf '%s' "$_ft_keep" & # for companions
     _ft_within "$_ft_patience" $!
     _ft_post_guard
     _ft_await_stage 20
@@ -80,7 +80,7 @@ _ft_tell_stage() { # in _ft_told_now and _ft_names
 
 _ft_end_stage() { # tells the nodes how this start ended
     [ -n "$_ft_staged" ] || return 0
-    ( trap - EXIT; printf 'code=%s\n' "$((_ft_rc + _ft_sig))" | _ft_write "$_ft_place/stage/over.$_ft_launch.$_ft_no" ) </dev/null >/dev/null 2>&1 &
+    ( trap - EXIT; _ft_write "$_ft_place/stage/over.$_ft_launch.$_ft_no" printf 'code=%s\n' "$((_ft_rc + _ft_sig))" ) </dev/null >/dev/null 2>&1 &
 }
 
 # Waits until all that is staged is published, or cannot be; less long where somebody ends the job.

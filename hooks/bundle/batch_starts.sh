@@ -50,7 +50,8 @@ _ft_activate_first() { # those of the job that no spare is needed for
 # _ft_picked. Fails where there are too few.
 _ft_pick_segments() {
     _ft_leaf= _ft_taken=' ' _ft_left=$_ft_width
-    for _ft_word in `_ft_slurm scontrol show topology 2>/dev/null`; do
+    _ft_ask_topology
+    for _ft_word in $_ft_text; do
         case $_ft_word in
             SwitchName=* | AggregatedBlock=*) _ft_leaf= ;;
             BlockName=* | Level=0) _ft_leaf=1 ;;
@@ -66,6 +67,18 @@ _ft_pick_segments() {
         case $_ft_taken in *" $_ft_i "*) _ft_picked="$_ft_picked $_ft_i" ;; esac
     done
 }
+
+_ft_ask_topology() { # Slurm's words into _ft_text; "" where it does not answer in time
+    ( trap - EXIT; _ft_find_clients; exec "${_ft_bin:+$_ft_bin/}scontrol" show topology ) </dev/null >"$_ft_talk/topology" 2>/dev/null &
+    _ft_asker=$!
+    _ft_within 10 "$_ft_asker"
+    _ft_text=
+    if [ "$_ft_status" -eq 124 ]; then
+        kill -9 "$_ft_asker" && _ft_within 2 "$_ft_asker"
+    else
+        _ft_text=`cat "$_ft_talk/topology"`
+    fi
+} 2>/dev/null
 
 _ft_take_segments() { # as many nodes of list $1 as make whole segments of the job, onto _ft_taken
     _ft_hosts "$1"
@@ -368,8 +381,10 @@ _ft_brief_shim() {
 # 2: cannot be done; then nobody is told a token that nobody could check.
 _ft_make_current() {
     [ "$_ft_no" -le 1 ] || case `readlink "$_ft_place/current"` in closed) return 1 ;; esac
-    ln -s "$_ft_launch.$_ft_no" "$_ft_place/current.$$" 2>/dev/null
-    mv -f "$_ft_place/current.$$" "$_ft_place/current" 2>/dev/null || { rm -f "$_ft_place/current.$$" && return 2; }
+    if [ -L "$_ft_place/current" ] || ! ln -s "$_ft_launch.$_ft_no" "$_ft_place/current"; then
+        ln -s "$_ft_launch.$_ft_no" "$_ft_place/current.$$"
+        mv -f "$_ft_place/current.$$" "$_ft_place/current" || { rm -f "$_ft_place/current.$$" && return 2; }
+    fi
     [ -z "$_ft_timeouts" ] || mkdir -m 700 "$_ft_place/stacks" "$_ft_place/stacks/$_ft_launch.$_ft_no"
     # Who closes an attempt closes the next claim first: whatever the order of these two, one of them sees the other.
     _ft_name_of $((_ft_launch + 1)) "$_ft_place"
@@ -525,7 +540,6 @@ _ft_take_answer() {
     _ft_no=$((_ft_no + 1)) _ft_ended=
     # What the script left behind in its own group.
     [ "$_ft_own" ] && kill -9 "-$_ft_child" 2>/dev/null
-    _ft_look_at_logs 8
     if [ -n "$_ft_view" ]; then
         _ft_use=$_ft_view _ft_from=$_ft_stands _ft_best=$_ft_reached _ft_root=${_ft_view%/*} _ft_stuck= _ft_passed=
         printf '%s\n' "from=$_ft_from" "why=it is the newest, and in the memory of the nodes" "step=$_ft_best" "use=$_ft_use" "root=$_ft_root" end=1 >"$_ft_tmp/pick"
@@ -545,12 +559,14 @@ _ft_take_answer() {
     # A signal that nobody was there to get is nobody's; one that ends the job still does.
     _ft_is_ended_by_others && return 1
     _ft_got=
-    _ft_tell_begin 8
+    _ft_look_at_clock
+    _ft_tell_begin
+    _ft_measure_logs 8
     return 0
 }
 
 # One line into the job's log about a start that is not the run's first: when, after what, from which checkpoint, on which nodes.
-# The text of the start begins behind it: a step in the name of a checkpoint is none that was made. stderr is descriptor $1.
+# The text of the start begins behind it: a step in the name of a checkpoint is none that was made.
 _ft_tell_begin() {
     _ft_text="attempt $_ft_attempt"
     [ "$_ft_launch" -eq 0 ] || _ft_text="$_ft_text, launch $_ft_launch"
@@ -565,8 +581,7 @@ _ft_tell_begin() {
     fi
     _ft_c=${_ft_names_active:-${SLURM_JOB_NODELIST-}}
     _ft_text="$_ft_text${_ft_c:+; on $_ft_c}"
-    printf 'ftrun: %s: %s begins: %s\n' "`date '+%F %T %Z' 2>/dev/null`" "$_ft_run" "$_ft_text" 2>/dev/null
-    _ft_look_at_logs "$1"
+    printf 'ftrun: %s: %s begins: %s\n' "$_ft_clock" "$_ft_run" "$_ft_text" 2>/dev/null
 }
 
 # The nodes of list $1 become the active ones; those of the companions $2, words `job:nodes`, are among them: one that this job had

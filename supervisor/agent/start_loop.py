@@ -100,6 +100,8 @@ class StartLoop:
     _survived: set[str] = field(default_factory=set)  # findings after which some start went on
     _log_sizes: Mapping[str, int] = field(default_factory=dict)  # of --ft-log, as the start before left them
     _checked: bool = False  # the nodes were checked after the last failed start
+    _used: set[str] = field(default_factory=set)  # the nodes of all starts of this launch
+    _swept_all: bool = False  # they were all swept after the last failed start
     _checks: FailureChecks | None = None  # the checks after the present start
     companions: Companions = field(init=False)
     early: CompanionPrefetch = field(init=False)
@@ -130,6 +132,7 @@ class StartLoop:
         number = 1
         while (started := self._await_start(number)) is not None:
             self.ctx.journal.start = number
+            self._used |= {*started.nodes}
             self.ctx.journal.record("start.begun", **start_outcome.begin_record(started))
             self.stage.begun(started)
             self.deep.begun(self.ctx.journal.run)
@@ -310,6 +313,7 @@ class StartLoop:
             heard=lambda reach: self.early.ask(monitor.started, reach.silent, self.aside, checks),
         )
         self.stage.heard(monitor.started, reach)
+        self._swept_all = reach.known and self._used <= {*reach.answered} - {*reach.unfit}
         if not reach.running:
             return self._end_job(monitor, incident, reach.why)
         if self._growth is not None and self._growth.nodes and suspicion is not None:
@@ -392,6 +396,8 @@ class StartLoop:
             _hold_dependents(self.ctx)
         self.stage.leave()
         self.companions.end_all("the job ends")
+        if self._swept_all:
+            start_outcome.note_swept_caches(self.ctx)
         self.ctx.journal.act("answer", lambda: self.ctx.answer(monitor.started.number, checked=self._checked))
         return False
 

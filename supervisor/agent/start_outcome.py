@@ -11,6 +11,7 @@ for a start that failed at once, which is a mistake in the script (batch.sh does
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -128,6 +129,16 @@ def _swept(ctx: AgentContext, monitor: StartMonitor, lost: tuple[str, ...], wait
         why=reach.why,
     )
     return reach
+
+
+def note_swept_caches(ctx: AgentContext) -> None:
+    """Note that each node which this launch used was swept of what it left, torn entries of its caches included.
+
+    So the next launch need not ask the nodes before its script (`batch_caches.sh`).
+    """
+    where = ctx.where
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(where.run_dir, "caches", f"unswept.{where.attempt}.{where.launch}"))
 
 
 def begin_record(started: Started) -> dict[str, Any]:

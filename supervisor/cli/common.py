@@ -205,6 +205,7 @@ def write_request(run_dir: str, want: str, *, halt: bool = False) -> str:
         config_home.write_atomically(os.path.join(run_dir, "requests", name), body.encode())
     except OSError as error:
         raise UserError(f"the request cannot be written: {run_dir}/requests: {error.strerror}", 1) from None
+    store_run_dir.announce(os.path.dirname(os.path.dirname(run_dir)))
     return name
 
 

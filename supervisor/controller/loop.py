@@ -85,6 +85,8 @@ class Supervisor:
         self._left_open = 0  # the runs that this process looked after when it lost the lease
         self.reconcilers: dict[str, RunReconciler] = {}
         self._final: dict[str, int] = {}  # final runs -> time stamp of their requests folder
+        self._run_dirs = store_run_dir.RunDirs(home)
+        self._found_s = clock.mono_s()  # when runs were last looked for
         self._broken: dict[str, tuple[float, str]] = {}
         self._nodes: tuple[float, dict[str, NodeRow]] | None = None
         self._tokens_s = float("-inf")
@@ -165,11 +167,13 @@ class Supervisor:
 
     def _find_runs(self) -> None:
         try:
-            run_dirs = store_run_dir.run_dirs(self.services.home)
+            now_s = self.services.clock.mono_s()
+            due = self._run_dirs.due(now_s - self._found_s)
+            self._found_s = now_s
         except OSError as error:
             self.services.tell("home.unseen", why=str(error))
             return
-        for run_dir in run_dirs:
+        for run_dir in dict.fromkeys((*due, *self._broken)):
             if run_dir in self.reconcilers:
                 continue
             asked = store_run_dir.requests_time_ns(run_dir)
@@ -332,6 +336,7 @@ class Supervisor:
             reconciler.close()
         self.reconcilers.clear()
         self._final.clear()
+        self._run_dirs.forget()
         self._cache = RunCacheWriter(self.services.home)
         node_history.forget_pending_exclusions(self.services)
 
@@ -421,6 +426,7 @@ class Supervisor:
 
         Its `ftrun sbatch` saw us alive and started no other supervisor.
         """
+        self._run_dirs.forget()
         self._find_runs()
         return not self.idle and not until(self)
 

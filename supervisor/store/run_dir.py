@@ -76,6 +76,7 @@ def create_run(home: str, job_name: str) -> str:
             continue
         for child in ("submit", "journal", "requests", "attempts"):
             os.mkdir(os.path.join(path, child), 0o700)
+        announce(home)
         return path
     raise OSError(f"no free run number left for {name!r} in {runs}")
 
@@ -147,16 +148,64 @@ def indexed_jobs(home: str, run_dir: str) -> list[str]:
 
 def run_dirs(home: str) -> list[str]:
     """Every run folder, sorted by name."""
+    return [path for path in _run_paths(home) if _has_journal(path)]
+
+
+def _run_paths(home: str) -> list[str]:
     runs = os.path.join(home, "runs")
     try:
         names = sorted(name for name in os.listdir(runs) if not name.startswith("."))
     except FileNotFoundError:
         return []
-    return [
-        path
-        for path in (os.path.join(runs, name) for name in names)
-        if os.path.isdir(os.path.join(path, "journal"))
-    ]
+    return [os.path.join(runs, name) for name in names]
+
+
+def _has_journal(path: str) -> bool:
+    return os.path.isdir(os.path.join(path, "journal"))
+
+
+class RunDirs:
+    """The run folders of a home to look at, for who looks again and again; the others are left alone.
+
+    All of them where the time of their parent changed: with a new run, and with each request (`announce`). Else a few
+    in turn, each within `ROUND_S`, because releases before this one announced nothing. Ten thousand runs that are
+    over cost one stat a look and 170 a second.
+    """
+
+    ROUND_S = 60.0
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+        self._stamp_ns, self._next = -1, 0
+        self._again = False
+        self._paths: list[str] = []
+        self._owed = 0.0
+
+    def due(self, passed_s: float) -> list[str]:
+        """Those to look at, `passed_s` after the last call. Raises OSError."""
+        stamp_ns = folder_time_ns(os.path.join(self._home, "runs"))
+        if stamp_ns != self._stamp_ns or self._again:
+            # Two changes may bear one time, and a new run gets its journal a moment later: look once more.
+            self._again = stamp_ns != self._stamp_ns
+            self._paths, self._stamp_ns = _run_paths(self._home), stamp_ns
+            return [path for path in self._paths if _has_journal(path)]
+        size = len(self._paths)
+        self._owed = min(self._owed + size * passed_s / self.ROUND_S, float(size))
+        first, count = self._next, int(self._owed)
+        self._owed -= count
+        self._next = (first + count) % max(1, size)
+        few = (self._paths[(first + number) % size] for number in range(count))
+        return [path for path in few if _has_journal(path)]
+
+    def forget(self) -> None:
+        """Look at all of them at the next call."""
+        self._stamp_ns = -1
+
+
+def announce(home: str) -> None:
+    """Have the supervisor look at all runs: one of them, which may be over, was asked for something."""
+    with contextlib.suppress(OSError):  # then it is seen some seconds later
+        os.utime(os.path.join(home, "runs"))
 
 
 def find_run(home: str, name: str) -> str | None:

@@ -1,6 +1,6 @@
 """`make bench`: every figure that ftrun states about its own speed and cost, each beside a rival of the same run. (I/O)
 
-    python -m tests.bench [PART...] [--few] [--gib GIB...] [--jobs N...] [--nodes N] [--runs N] [--hosts N] [--json FILE]
+    python -m tests.bench [PART...] [--few] [--gib GIB...] [--jobs N...] [--nodes N] [--runs N] [--running N] [--hosts N] [--json FILE]
 
 The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, watch, inplace, elastic, stage, caches, poll, metrics, healthy, agent, scale, cluster, torchrun; all but the last four by default. `--few` is a try in less time, whose figures mean little.
 Exit 1 where an aim is missed.
@@ -39,6 +39,7 @@ from tests.bench import (
     bench_watch,
 )
 from tests.bench.figures import Figure, table
+from tests.bench.scale_cluster import ROOM
 
 POLLED = (1, 100, 1000)
 SCALE = (2000, 10_000, 1000)  # nodes, jobs, runs
@@ -86,6 +87,9 @@ def main() -> int:
     parser.add_argument(
         "--runs", type=int, default=SCALE[2], metavar="N", help="scale: how many of the jobs are runs"
     )
+    parser.add_argument(
+        "--running", type=int, default=ROOM, metavar="N", help="scale: for so many runs at once there is room"
+    )
     parser.add_argument("--hosts", type=int, metavar="N", help="cluster: how many hosts")
     asked = parser.parse_args()
     began, load = time.monotonic(), os.getloadavg()[0]
@@ -99,7 +103,7 @@ def main() -> int:
         elif part == "cluster" and asked.hosts:
             measured = bench_cluster.measure(asked.hosts, 1 if asked.few else 3)
         elif part == "scale" and not asked.few:
-            measured = bench_scale.measure(asked.nodes, max(asked.jobs or [SCALE[1]]), asked.runs, 120.0)
+            measured = bench_scale.measure(asked.nodes, max(asked.jobs or [SCALE[1]]), asked.runs, 120.0, asked.running)
         else:
             measured = PARTS[part](asked.few)
         print(table(measured), flush=True)

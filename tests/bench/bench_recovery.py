@@ -11,9 +11,11 @@ else; so the rival begins in the same part of that second in which ours decided.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +45,8 @@ PARTS = (
     ("decided", "attempt.over", "the old attempt proven over"),
     ("attempt.over", "submit.intended", "strays looked for, next attempt opened"),
     ("submit.intended", "submit.done", "sbatch"),
-    ("submit.done", "began", "Slurm starts it, the script begins"),
+    ("submit.done", "started", "Slurm starts it"),
+    ("started", "began", "Slurm and batch.sh until the script begins"),
 )
 
 
@@ -79,6 +82,7 @@ class _Round:
             if (kind, attempt) in first
         }
         self.at["began"] = began
+        self.at["started"] = _started(here, _job_of(run_dir, 2))
         self.at["ended"] = self.ended_s
 
     def between(self, earlier: str, later: str) -> float:
@@ -100,6 +104,14 @@ def _began(here: Stand, run_dir: Path) -> float:
         return path.read_text().strip() if job and path.exists() else ""
 
     return float(until(start, 120.0))
+
+
+def _started(here: Stand, job: str) -> float:
+    """When slurmctld started the job, Unix seconds by its log."""
+    log = (here.box.log / "slurmctld.log").read_text()
+    found = re.search(rf"^\[(\S+)\] .*(?:Started|Allocate) JobId={job} ", log, re.MULTILINE)
+    assert found is not None, f"slurmctld tells of no start of job {job}"
+    return datetime.fromisoformat(found[1]).timestamp()
 
 
 def _job_of(run_dir: Path, attempt: int) -> str:
@@ -127,15 +139,15 @@ def _plain_begun(here: Stand, *words: str) -> tuple[str, float]:
     return job, float(until(lambda: path.exists() and path.read_text().strip(), 60.0, every_s=0.01))
 
 
-def _bare(here: Stand, job: str, *words: str, like_s: float) -> tuple[str, float]:
-    """Milliseconds from `scancel` of a job to the first line of the job that `sbatch` put in its place. It begins in the same
-    part of the second as the moment `like_s`.
+def _bare(here: Stand, job: str, *words: str, like_s: float) -> tuple[str, float, float]:
+    """Milliseconds from `scancel` of a job to the first line of the job that `sbatch` put in its place, and from its start by Slurm.
+    It begins in the same part of the second as the moment `like_s`.
     """
     time.sleep((like_s - time.time()) % 1.0)
     asked = time.time()
     here.call("scancel", job)
     again, began = _plain_begun(here, *words)
-    return again, (began - asked) * 1e3
+    return again, (began - asked) * 1e3, (began - _started(here, again)) * 1e3
 
 
 def _why_missed(held: bool, parts: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
@@ -178,7 +190,7 @@ def _figure(
 
 def healthy(rounds: int) -> list[Figure]:
     """The job ends by itself with a network error of NCCL; its nodes are well. A figure of deciding and one of acting."""
-    done, bare = [], []
+    done, bare, bare_ends = [], [], []
     with stand(nodes=4) as here:
         here.env["FAIL"] = "1"
         for _ in range(rounds):
@@ -186,8 +198,9 @@ def healthy(rounds: int) -> list[Figure]:
             done.append(_Round(here, run_dir))
             job = here.sbatch("--export=ALL,FTRUN_ATTEMPT=1", *SHAPE, _script(here))
             until(partial(_failed, here, job), 30.0)
-            job, took = _bare(here, job, like_s=done[-1].at["decided"])
+            job, took, end = _bare(here, job, like_s=done[-1].at["decided"])
             bare.append(took)
+            bare_ends.append(end)
             here.call(
                 FTRUN, "cancel", _job_of(run_dir, 2)
             )  # not before: the end of a job makes Slurm look at its queue
@@ -224,7 +237,9 @@ def healthy(rounds: int) -> list[Figure]:
             done,
             bare,
             "scancel + sbatch",
-            (),
+            (
+                f"the rival, from its start by Slurm until its script begins: p50 {percentiles(bare_ends, digits=0)['p50']:g} ms",
+            ),
             AIM_HANDED_OVER_RATIO,
         ),
     ]
@@ -257,7 +272,7 @@ def _lane(here: Stand, how: str, number: int, rounds: int, done: list[_Round], b
         until((here.work / f"began.{_job_of(run_dir, 1)}").exists, 60.0)
         here.box.break_node(victim, how)
         done.append(_Round(here, run_dir))
-        again, took = _bare(here, plain, f"--exclude={victim}", like_s=done[-1].at["attempt.over"])
+        again, took, _ = _bare(here, plain, f"--exclude={victim}", like_s=done[-1].at["attempt.over"])
         bare.append(took)
         here.call(FTRUN, "cancel", _job_of(run_dir, 2))
         here.call("scancel", again)

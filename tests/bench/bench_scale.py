@@ -24,7 +24,7 @@ from pathlib import Path
 from ftrun.slurm.client import parse
 from ftrun.slurm.commands.cluster import CommandCluster
 from tests.bench.figures import Figure, percentiles, ratio
-from tests.bench.scale_cluster import Asked, asked, controller_s, crowd, large, reset, user
+from tests.bench.scale_cluster import ROOM, Asked, asked, controller_s, crowd, large, reset, user
 from tests.bench.stand import FTRUN, Stand, until
 
 __all__ = ["measure"]
@@ -46,9 +46,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 LISTED = ("squeue", "-h", "-a", "-r", "-t", "all", "-O", parse.JOB_FORMAT)
 
 
-def measure(nodes: int, jobs: int, runs: int, seconds: float) -> list[Figure]:
-    """All figures; each is looked at over so many seconds where it is a rate."""
-    with large(nodes) as here:
+def measure(nodes: int, jobs: int, runs: int, seconds: float, room: int = ROOM) -> list[Figure]:
+    """All figures; each is looked at over so many seconds where it is a rate. There is room for `room` runs at once."""
+    with large(nodes, room) as here:
         here.env["FTRUN_SUPERVISOR"] = "none"
         os.mkfifo(here.work / "fifo")
         (here.work / "fifo").chmod(0o666)  # the runs may be another user's

@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 from tests.bench.stand import Stand, stand
 
-__all__ = ["REAL_NODES", "Asked", "asked", "controller_s", "crowd", "large", "reset", "user"]
+__all__ = ["ROOM", "Asked", "asked", "controller_s", "crowd", "large", "reset", "user"]
 
-REAL_NODES = 16
+CPUS = 16  # of a node of a sandbox
+ROOM = 256  # so many jobs of one processor can run, unless more are asked for
 TASKS_PER_ARRAY = 100
 BLOCK = 250
 CPUCLOCK_SCHED = 2  # linux/posix-timers_types.h: with a process's number, its processor time in nanoseconds
@@ -42,16 +43,17 @@ class Asked(NamedTuple):
 
 
 @contextlib.contextmanager
-def large(nodes: int) -> Iterator[Stand]:
-    """A stand with so many nodes, of which a few work."""
-    idle = _blocks(max(0, nodes - REAL_NODES))
+def large(nodes: int, room: int = ROOM) -> Iterator[Stand]:
+    """A stand with so many nodes, of which as many work as `room` jobs of one processor need."""
+    working = -(-room // CPUS)
+    idle = _blocks(max(0, nodes - working))
     conf = {
         "MaxJobCount": "50000",
         "MaxArraySize": "1001",
         "MessageTimeout": "30",
         "SchedulerParameters": "sched_interval=5,bf_interval=30,batch_sched_delay=0,default_queue_depth=100",
     } | ({"NodeName": "\nNodeName=".join(idle)} if idle else {})
-    with stand(nodes=REAL_NODES, slurmd_timeout_s=0, conf=conf) as here:
+    with stand(nodes=working, slurmd_timeout_s=0, conf=conf) as here:
         if not os.geteuid():
             ours = pwd.getpwnam(OURS)
             here.prefix = ("setpriv", f"--reuid={ours.pw_uid}", f"--regid={ours.pw_gid}", "--clear-groups")

@@ -631,7 +631,7 @@ def test_a_job_that_is_ended_before_its_script_begins_ends_by_that_signal(
 @pytest.mark.parametrize(
     "where",
     [
-        b"_ft_choose\n    _ft_look_at_logs",
+        b"_ft_choose\n    _ft_name_logs",
         b"_ft_unpack\n    _ft_open_talk",
         b"_ft_listen\n    while",
         b"_ft_await\n        _ft_dismiss",

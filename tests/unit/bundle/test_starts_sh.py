@@ -427,7 +427,7 @@ def test_an_attempt_that_is_closed_while_it_starts_again_stays_closed(inside: At
     assert "closed" == inside.claim("current")
 
 
-@pytest.mark.parametrize("where", [b"_ft_look_at_logs 8\n", b"_ft_hear_agent && ", b'eval "_ft_compose'])
+@pytest.mark.parametrize("where", [b"_ft_hear_agent && ", b'eval "_ft_compose'])
 def test_a_mistake_of_ours_between_two_starts_costs_the_next_one_only(inside: Attempt, where: bytes) -> None:
     """Wherever our own shell breaks down then, the job ends with the script's code."""
     plan(inside, "again|nodes=a,b")
@@ -442,6 +442,26 @@ def test_a_mistake_of_ours_between_two_starts_costs_the_next_one_only(inside: At
     wait_for(lambda: not agent_lives(inside))
     for left in (inside.folder / "my tmp").iterdir():  # nobody is left to remove it
         shutil.rmtree(left)
+
+
+def test_a_slurm_that_does_not_answer_holds_no_start_with_segments(inside: Attempt) -> None:
+    """It is asked for the topology for some seconds, and nothing of the question stays; then the first nodes are used."""
+    tools = inside.folder / "tools"
+    tools.mkdir()
+    hangs = f"sleep 607.{os.getpid()}"
+    (tools / "scontrol").write_text(f"#!/bin/sh\n[ \"$1 $2\" != 'show topology' ] || exec {hangs}\n")
+    (tools / "scontrol").chmod(0o755)
+    (tools / "srun").symlink_to("/bin/true")
+    inside.values |= {"spares": "2", "active": "4", "segment": "2", "clients": str(tools)}
+    inside.env |= {"SLURM_JOB_NODELIST": "a,b,c,d,e,f", "SLURM_JOB_NUM_NODES": "6"}
+    script = "#!/bin/sh\necho $SLURM_JOB_NODELIST\n"
+
+    code, out, err = inside.run(script, change=(b'_ft_within 10 "$_ft_asker"', b'_ft_within 1 "$_ft_asker"'))
+
+    assert (0, "a,b,c,d\n") == (code, out)
+    assert "segments of 2: the first 4 are used" in err
+    asked = subprocess.run(["pgrep", "-f", hangs], capture_output=True, check=False)
+    assert asked.stdout == b""
 
 
 SPREAD = "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=a,b,c\nSwitchName=s1 Level=0 LinkSpeed=1 Nodes=d,e,f,x\nSwitchName=top Level=1 LinkSpeed=1 Nodes=a,b,c,d,e,f,x Switches=s0,s1\n"

@@ -19,7 +19,7 @@ from ftrun.supervisor.model.errors import UnreadableRun
 from ftrun.supervisor.model.run import Attempt, Run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.reports.view_run import LiveSteps
-from ftrun.supervisor.store import attempt_dir, journal, live_steps, run_cache
+from ftrun.supervisor.store import attempt_dir, journal, live_steps, run_cache, run_dir
 from ftrun.supervisor.store.live_steps import StepSeen, StepsWriter
 from ftrun.supervisor.store.run_cache import RunCache, RunCacheWriter
 
@@ -309,3 +309,35 @@ def test_steps_are_written_for_many_runs_and_read_back(tmp_path: Path) -> None:
     for text in ("", "[1]", '{"r": [1, 2, 3, 4]}', '{"r": 5}'):
         (tmp_path / live_steps.FILE).write_text(text)
         assert {} == live_steps.read_steps(str(tmp_path))
+
+
+def test_runs_that_nothing_happens_to_cost_one_look_at_their_parent(tmp_path: Path) -> None:
+    """A new run and a request bring all of them back at once; what announced nothing is looked at within a minute."""
+    home = str(tmp_path)
+    made = [run_dir.create_run(home, "job") for _ in range(120)]
+    looks = run_dir.RunDirs(home)
+
+    assert [looks.due(0.0), looks.due(0.5)] == [made, made]  # two changes may bear one time
+    assert looks.due(0.0) == []
+    seen = [path for _ in range(60) for path in looks.due(1.0)]
+    assert sorted(seen) == made
+    assert len(looks.due(1.0)) == 2
+    os.utime(tmp_path / "runs", (0, 0))
+    assert looks.due(0.0) == made
+    looks.due(0.0)
+    run_dir.announce(home)
+    assert looks.due(0.0) == made
+    looks.due(0.0)
+    looks.forget()
+    assert looks.due(0.0) == made
+
+
+def test_a_run_that_gets_its_journal_late_is_found(tmp_path: Path) -> None:
+    """Its folder is there first; whoever looked in between sees it within a minute at most."""
+    looks = run_dir.RunDirs(str(tmp_path))
+    assert looks.due(0.0) == []
+    late = tmp_path / "runs" / "job-0001"
+    late.mkdir(parents=True)
+    assert [looks.due(0.0), looks.due(0.0)] == [[], []]
+    (late / "journal").mkdir()
+    assert looks.due(61.0) == [str(late)]

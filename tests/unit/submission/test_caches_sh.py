@@ -160,3 +160,27 @@ def test_a_list_of_exports_names_them_to_srun(attempt: Attempt) -> None:
     out = attempt.run("#!/bin/sh\necho $SLURM_EXPORT_ENV\n")[1]
 
     assert {"FTRUN_CACHE_DIR", "TRITON_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR"} <= set(out.strip().split(","))
+
+
+@pytest.mark.parametrize("left", ["", "unswept.1.0", "gpu/1.pack", "epoch"])
+def test_a_later_launch_asks_the_nodes_only_where_something_may_be_there(attempt: Attempt, left: str) -> None:
+    """Entries to fill in, or what an earlier launch left and no sweep has looked at; else it is told as the first one is."""
+    caches = attempt.run_dir / "caches"
+    if left:
+        (caches / left).parent.mkdir(parents=True)
+        (caches / left).write_text("")
+    tools = attempt.run_dir / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "ftrun-hook.pyz").write_text("")
+    called = attempt.folder / "called"
+    (attempt.folder / "srun").write_text(f"#!/bin/sh\necho \"$@\" >>'{called}'\n")
+    (attempt.folder / "srun").chmod(0o755)
+    (attempt.folder / "scontrol").symlink_to("/bin/true")
+    attempt.values |= {"clients": str(attempt.folder)}
+    attempt.env["SLURM_RESTART_COUNT"] = "1"
+
+    code, out, _ = attempt.run(TELL)
+
+    assert (code, "FTRUN_CACHE_DIR=" in out) == (0, True)
+    assert called.exists() is bool(left)
+    assert (caches / "unswept.1.1").stat().st_mode & 0o777 == 0o600
