@@ -103,7 +103,9 @@ def main() -> int:
         elif part == "cluster" and asked.hosts:
             measured = bench_cluster.measure(asked.hosts, 1 if asked.few else 3)
         elif part == "scale" and not asked.few:
-            measured = bench_scale.measure(asked.nodes, max(asked.jobs or [SCALE[1]]), asked.runs, 120.0, asked.running)
+            measured = bench_scale.measure(
+                asked.nodes, max(asked.jobs or [SCALE[1]]), asked.runs, 120.0, asked.running
+            )
         else:
             measured = PARTS[part](asked.few)
         print(table(measured), flush=True)

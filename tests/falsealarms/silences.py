@@ -169,7 +169,9 @@ class _Question:
     def __init__(self, world: World, nodes: Sequence[str]) -> None:
         self.nodes, self.over, self.reached, self._world = tuple(nodes), False, QueryAnswers(), world
         begins_s = world.now_s
-        while (one := next((t for t in world.troubles if t.kind.slurm and t.holds(begins_s)), None)) is not None:
+        while (
+            one := next((t for t in world.troubles if t.kind.slurm and t.holds(begins_s)), None)
+        ) is not None:
             self.over = self.over or world.chance.random() < REFUSED
             begins_s = one.ends_s
         self._due_s = {node: self._answers_s(node, begins_s) for node in self.nodes}
@@ -260,7 +262,9 @@ def draw(seed: int, whole_s: float = 0.0) -> World:
             within = chance.choice(silences)
             begins_s = chance.uniform(within.begins_s - 5.0, within.ends_s)
         length_s = math.exp(chance.uniform(math.log(kind.low_s), math.log(kind.high_s)))
-        troubles.append(Trouble("" if kind.slurm else chance.choice(nodes), kind, begins_s, begins_s + length_s))
+        troubles.append(
+            Trouble("" if kind.slurm else chance.choice(nodes), kind, begins_s, begins_s + length_s)
+        )
         if kind.slurm:
             busy_s = begins_s + chance.uniform(-10.0, length_s)
             ends_s = busy_s + chance.uniform(0.0, 60.0)

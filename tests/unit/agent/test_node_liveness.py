@@ -65,7 +65,9 @@ class _World:
     def __init__(self, takes: Takes, refuses: Refuses = lambda node, at_s: False) -> None:
         self.clock, self.takes, self._refuses = _Clock(), takes, refuses
         self.began_s, self.gives_up_s = self.clock.at_s, NEVER
-        self.refuses_step: Callable[[float], bool] = lambda at_s: False  # Slurm begins no step over missing nodes then
+        self.refuses_step: Callable[[float], bool] = lambda at_s: (
+            False
+        )  # Slurm begins no step over missing nodes then
         self.asked: list[tuple[str, ...]] = []
         self._nodes: tuple[str, ...] = ()
 
