@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.slurm.client.cluster import JobRow, JobState
@@ -36,6 +37,7 @@ FIND_FOR_S = 30.0  # how long an sbatch without a known outcome is looked up
 FIND_EVERY_S = 3.0
 AGAIN_EVERY_S = 30.0
 LATE_FOR_S = 600.0  # how long a companion may come that nobody waits for any more
+OLD_S = 86_400.0  # a run of which that is so long ago is left alone
 
 
 def job_ids(run: Run) -> tuple[str, ...]:
@@ -53,10 +55,21 @@ def awaits_late(ctx: RunContext) -> bool:
     return any(_may_come(ctx, one) for _, one in _all(ctx.run))
 
 
+@dataclass
+class _Late:
+    """Of all runs: mark -> since when (monotonic) this process looks it up."""
+
+    since_s: dict[str, float] = field(default_factory=dict)
+
+
 def _may_come(ctx: RunContext, one: Companion) -> bool:
-    """Supervisors of two hosts may differ about the time: then this lasts longer, or the companion ends itself."""
-    late_s = ctx.services.clock.now_s() - (one.gone_at_s or 0.0)
-    return one.gone and one.unanswered and not one.job and abs(late_s) < LATE_FOR_S
+    """Measured by our own clock from our first sight; the clock of the host that noted it only tells old runs from new."""
+    if not (one.gone and one.unanswered) or one.job:
+        return False
+    clock = ctx.services.clock
+    since_s = ctx.services.shared(_Late).since_s.setdefault(one.mark, clock.mono_s())
+    old = abs(clock.now_s() - (one.gone_at_s or 0.0)) > OLD_S
+    return not old and clock.mono_s() - since_s < LATE_FOR_S
 
 
 def reason_to_end(run: Run, attempt: Attempt, one: Companion, held: Collection[str] = ()) -> str:

@@ -331,11 +331,11 @@ def test_an_sbatch_that_made_nothing_is_looked_for_and_given_up(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("ended", ["the script fails", "the script ends well"])
-@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(("known", "off_s"), [(False, 0.0), (True, 0.0), (True, -3600.0)])
 def test_a_companion_that_slurm_makes_minutes_later_is_cancelled(
-    tmp_path: Path, known: bool, ended: str
+    tmp_path: Path, known: bool, ended: str, off_s: float
 ) -> None:
-    """Its sbatch gave no answer, and nobody waits for it: not the next attempt, nor the end of the run. It leaves the queue as soon as it is there."""
+    """Its sbatch gave no answer, and nobody waits for it: not the next attempt, nor the end of the run. It leaves the queue as soon as it is there, whatever the time is on the host that looks."""
     company = Company(tmp_path)
     company.ask()
     if known:
@@ -346,6 +346,7 @@ def test_a_companion_that_slurm_makes_minutes_later_is_cancelled(
     company.life.live(companions.FIND_FOR_S + 5)
     assert company.known.state == "gone"
 
+    company.life.clock.now_s = lambda: company.life.engine.now() + off_s  # type: ignore[method-assign]
     company.life.live(120)
     late = company.submit()
     company.life.live(companions.AGAIN_EVERY_S + 10)
