@@ -3,7 +3,8 @@
 The hosts hang on a bridge in a network namespace of its own, so nothing of the machine's own network changes, several tests have the
 same addresses side by side, and all is gone with the last process. `/mnt` is the folder that all hosts see (a bind mount): homes lie
 there. `/tmp` and `/run` are each host's own, and so is its disk with `/srv`, `/var/tmp` and the crontabs, which outlives the host's death.
-A host dies as a machine without power does: all its processes at once. With `cron` it has a real one.
+A host dies as a machine without power does: all its processes at once. With `cron` it has a real one. Its /dev/fuse is open to everybody,
+as it is on an installed system, whatever the mode of this machine's.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ mount --bind "$2" /mnt
 {open_root}for folder in /tmp /run; do mount -t tmpfs -o mode=1777 host "$folder"; done
 disk=/mnt/disks/$1; mount --bind "$disk/srv" /srv; mount --bind "$disk/tmp" /var/tmp; mount --bind "$disk/spool" /var/spool
 chmod 755 /run; mkdir /run/sshd
+[ ! -e /dev/fuse ] || {{ mknod -m 666 /run/fuse c 10 229 && mount --bind /run/fuse /dev/fuse; }}
 mount -t proc proc /proc
 for file in hosts passwd group; do mount --bind /mnt/etc/$file /etc/$file; done
 mount -o remount,bind,ro /
