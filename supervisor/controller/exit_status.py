@@ -3,9 +3,9 @@
 Slurm's record counts, but for three ends that are not what they look like. A job that Slurm forgot ended as
 its own record says. A controller that lost its memory starts a job a second time under the same id and the
 same restart count; batch.sh refuses that start and leaves `lost.<r>`, or slurmd refuses it (24.11: the
-credential was revoked with the first start) and only Slurm's start time shows it. What Slurm calls FAILED
-then is the end of a start that never ran: the first start's own record counts, and without one the first
-start was lost. A job that found its attempt closed exits 0 without running the script: that is no result of
+credential was revoked with the first start) and only Slurm's start time shows it. What Slurm calls FAILED, or
+CANCELLED though ftrun cancelled nothing, then is the end of a start that never ran: the first start's own record
+counts, and without one the first start was lost. Whether a person cancelled, the log tells (`known_ends`). A job that found its attempt closed exits 0 without running the script: that is no result of
 the script.
 """
 
@@ -88,8 +88,10 @@ def launch_exit(
         data["state"] = "COMPLETED"
     if state == "GONE" and arrays.all_went_well(ctx):
         data |= {"state": "COMPLETED", "exit_code": 0}
-    if state in {"FAILED", "GONE"} and _second_start(ctx, launch, started_at_s):
-        data |= _of_the_first_start(ctx, written, data["nodes"], launch)
+    is_ours = attempt.cancel_intended or attempt.ended_by_us
+    odd = {"FAILED", "GONE"} if is_ours else {"FAILED", "GONE", "CANCELLED"}
+    if state in odd and _second_start(ctx, launch, started_at_s):
+        data |= _of_the_first_start(ctx, written, data["nodes"], launch, state)
     if state == "COMPLETED" and written is None and _was_turned_away(ctx):
         data |= {"state": "FAILED", "reason": CLOSED, "exit_code": None, "exit_signal": None}
     return data
@@ -110,7 +112,7 @@ def _second_start(ctx: RunContext, launch: int, started_at_s: float | None) -> b
 
 
 def _of_the_first_start(
-    ctx: RunContext, written: attempt_dir.ExitRecord | None, nodes: Sequence[str], launch: int
+    ctx: RunContext, written: attempt_dir.ExitRecord | None, nodes: Sequence[str], launch: int, state: str
 ) -> dict[str, Any]:
     if written is not None and not {written.signal, written.code - 128} & _ENDED_BY_SLURM:
         state = "FAILED" if written.code or written.signal else "COMPLETED"
@@ -118,7 +120,7 @@ def _of_the_first_start(
     first = attempt_dir.launch_record(ctx.run_dir, ctx.attempt.number, launch)
     both = {*nodes, *(first.nodes if first is not None else ())}  # it may still run there (P6)
     return {
-        "state": "FAILED",
+        "state": "CANCELLED" if state == "CANCELLED" else "FAILED",
         "reason": STARTED_TWICE,
         "nodes": sorted(both),
         "exit_code": None,

@@ -24,8 +24,8 @@ from ftrun.supervisor.controller import checkpoint_request, observe
 from ftrun.supervisor.diagnosis import inputs, log_text, resumable, suspicions, unknown_cause
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
+from ftrun.supervisor.diagnosis.known_ends import slurmstepd_reason
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts
-from ftrun.supervisor.diagnosis.review import slurmstepd_reason
 from ftrun.supervisor.diagnosis.second_opinion import is_open
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Attempt

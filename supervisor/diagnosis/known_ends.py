@@ -14,6 +14,7 @@ never runs.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
@@ -32,8 +33,13 @@ from ftrun.supervisor.model.types import (
 )
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.diagnosis.evidence import Case
+    from collections.abc import Iterable
 
+    from ftrun.supervisor.diagnosis.evidence import Case
+    from ftrun.supervisor.model.run import Attempt
+    from ftrun.supervisor.model.types import Evidence
+
+_ENDED_JOB = re.compile(r"\*\*\* JOB (\d+) ON \S+ CANCELLED AT \S+(?i: due to ([^*]+?))? \*\*\*")
 
 HELD = "preflight."
 """Signatures of attempts that their checks held are this plus the check's name."""
@@ -74,9 +80,24 @@ def refused_by_sbatch(case: Case) -> Diagnosis | None:
 
 
 def started_twice(case: Case) -> Diagnosis | None:
-    """Slurm started one launch a second time, and batch.sh refused that start."""
+    """Slurm started one launch a second time, and batch.sh refused that start, or Slurm ended it with the first one.
+
+    That may look cancelled (seen on 22.05): a controller ends a start that it does not know of without a word, while a cancel by a person
+    leaves a line of slurmstepd's in the log.
+    """
     attempt = case.facts.attempt
-    return _STARTED_TWICE if attempt is not None and attempt.launch.end.reason == STARTED_TWICE else None
+    if attempt is None or attempt.launch.end.reason != STARTED_TWICE:
+        return None
+    is_persons = (
+        attempt.launch.end.state == "CANCELLED" and slurmstepd_reason(attempt, case.facts.evidence) == ""
+    )
+    return None if is_persons else _STARTED_TWICE
+
+
+def slurmstepd_reason(attempt: Attempt, evidence: Iterable[Evidence]) -> str | None:
+    """Why Slurm ended the batch script, by slurmstepd's last line: "" = scancel, None = no such line."""
+    ends = [found for one in evidence for found in _ENDED_JOB.finditer(one.text) if found[1] == attempt.job]
+    return (ends[-1][2] or "").upper() if ends else None
 
 
 def lost_track(case: Case) -> Diagnosis | None:

@@ -10,13 +10,12 @@ step is for the policy to judge.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.diagnosis import checkpoint_blame
 from ftrun.supervisor.diagnosis.class_defaults import UNSURE, recorded_end
-from ftrun.supervisor.diagnosis.known_ends import CANCELLED_AGAIN, LEFT_QUEUE
+from ftrun.supervisor.diagnosis.known_ends import CANCELLED_AGAIN, LEFT_QUEUE, slurmstepd_reason
 from ftrun.supervisor.diagnosis.node_findings import HARDWARE, joined, while_alive
 from ftrun.supervisor.diagnosis.rank_deaths import is_rank_death
 from ftrun.supervisor.diagnosis.suspicions import is_planned
@@ -31,17 +30,12 @@ from ftrun.supervisor.model.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ftrun.supervisor.diagnosis.evidence import Case
-    from ftrun.supervisor.model.run import Attempt
-    from ftrun.supervisor.model.types import Evidence
 
 
 COMPANION_OVER = "node.companion-over"
 
 _REQUEUE, _LOST_NODE = "DUE TO JOB REQUEUE", "DUE TO NODE FAILURE"  # as slurmstepd says
-_ENDED_JOB = re.compile(r"\*\*\* JOB (\d+) ON \S+ CANCELLED AT \S+(?i: due to ([^*]+?))? \*\*\*")
 
 _NOTHING_BETTER = frozenset({FaultClass.UNKNOWN, FaultClass.HANG, FaultClass.HEALTHY})
 _OF_STEPS = frozenset(
@@ -93,12 +87,6 @@ def requeued_then_gone(case: Case, found: Diagnosis) -> Diagnosis | None:
     lost = word is not None and "NODE FAILURE" in word and case.facts.requeues
     again = lost or (word is not None and "JOB REQUEUE" in word)
     return LEFT_QUEUE if again or _REQUEUE in told else None
-
-
-def slurmstepd_reason(attempt: Attempt, evidence: Iterable[Evidence]) -> str | None:
-    """Why Slurm ended the batch script, by slurmstepd's last line: "" = scancel, None = no such line."""
-    ends = [found for one in evidence for found in _ENDED_JOB.finditer(one.text) if found[1] == attempt.job]
-    return (ends[-1][2] or "").upper() if ends else None
 
 
 def ended_on_suspicion(case: Case, found: Diagnosis) -> Diagnosis | None:

@@ -62,6 +62,39 @@ def test_a_second_start_that_slurmd_refused_is_told_by_its_time(life: Life, watc
     assert types.STARTED_TWICE == life.run.attempts[0].launch.end.reason
 
 
+def _cancelled(life: Life) -> None:
+    """Slurm shows the job as cancelled, and no ftrun did it."""
+    life.engine.end(next(iter(life.engine.jobs.values())), JobState.CANCELLED)
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_second_start_that_looks_cancelled_is_nobodys_cancel(life: Life, refused: bool) -> None:
+    """The controller ends what it does not know, and takes that for a cancel: no line of slurmstepd's tells of one. The run goes on."""
+    if refused:
+        (place(life) / "lost.0").write_text("job=1\n")
+    else:
+        faults.crash_controller(life.engine, lose_last=0, rewind=[life.launches[-1].job.number])
+        life.engine.set_controller("up")
+        while len(life.launches) < 2:
+            life.live(1.0)
+    _cancelled(life)
+    life.live(60)
+    (incident,) = life.run.incidents
+
+    assert (2, "scheduler", ()) == (life.attempt.number, incident.fault, incident.nodes)
+    assert types.STARTED_TWICE == life.run.attempts[0].launch.end.reason
+
+
+def test_a_person_who_cancels_a_second_start_is_obeyed(life: Life) -> None:
+    """slurmstepd says so in the log."""
+    (place(life) / "lost.0").write_text("job=1\n")
+    life.say(f"slurmstepd: error: *** JOB {life.attempt.job} ON n0 CANCELLED AT 2026-11-23T18:00:00 ***")
+    _cancelled(life)
+    life.until("stopped", 60)
+
+    assert "cancelled" == life.run.final_class
+
+
 def test_a_launch_that_was_started_once_is_judged_by_its_end(life: Life) -> None:
     """Without another time of start a job that left no record of its end is not excused."""
     life.exit(1)
