@@ -35,10 +35,19 @@ def take(step: dict[str, Any]) -> dict[str, Any]:
             if theirs.get("name")
             else "something that is no cluster"
         )
+        who = "" if theirs.get("uid") in (os.geteuid(), None) else f", as user {theirs['uid']} or root"
         raise HostError(
-            f"{os.uname().nodename} belongs to {whose} ({_since(theirs)}): take that one down first; where it is long gone: rm {PATH}"
+            f"{os.uname().nodename} belongs to {whose} ({_since(theirs)}): take that one down first; where it is long gone: rm {PATH}{who}"
         ) from None
     return {"taken": True}
+
+
+def is_anothers(step: dict[str, Any]) -> bool:
+    """Whether another cluster has this host with the very `folder` of the cluster of `token`: a person took the host over, and what is in
+    the folder is no longer this cluster's.
+    """
+    theirs = held()
+    return bool(theirs.get("folder") == step["folder"] and theirs.get("token") != step["token"])
 
 
 def release(step: dict[str, Any]) -> dict[str, Any]:
@@ -50,17 +59,25 @@ def release(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def held() -> dict[str, Any]:
-    """The claim on this host; {} without one, {"token": ""} for what is no claim."""
+    """The claim on this host, with the `uid` of who made it; {} without one, {"token": ""} for what is no claim.
+
+    Every user of the host can make one, so nothing but printable text and numbers is taken from it.
+    """
     try:
         fact = os.lstat(PATH)
         found = json.loads(os.readlink(PATH))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {"token": ""}
     if not isinstance(found, dict) or not stat.S_ISLNK(fact.st_mode):
-        return {"token": ""}
-    return {**found, "uid": fact.st_uid}
+        return {"token": "", "uid": fact.st_uid}
+    return {**{field: _plain(found.get(field, "")) for field in FIELDS}, "uid": fact.st_uid}
+
+
+def _plain(value: Any) -> Any:
+    """A value that a terminal can show."""
+    return value if isinstance(value, (int, float)) else "".join(filter(str.isprintable, str(value)))
 
 
 def _since(claim: dict[str, Any]) -> str:
@@ -68,6 +85,6 @@ def _since(claim: dict[str, Any]) -> str:
 
     try:
         at = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(float(claim["since_s"])))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError, OSError):
         return "since when is unknown"
     return f"since {at}, by {claim.get('by')}"

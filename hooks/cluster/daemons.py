@@ -14,7 +14,7 @@ import subprocess
 import time
 from typing import Any
 
-from ftrun.hooks.cluster import share
+from ftrun.hooks.cluster import claim, share
 from ftrun.hooks.cluster.errors import HostError
 from ftrun.hooks.cluster.launch import CONF_MARK, POLL_S, conf_hash, environment, launch, log_of, starting
 from ftrun.hooks.cluster.members import end, members, variable_of
@@ -57,7 +57,7 @@ def start(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def status(step: dict[str, Any]) -> dict[str, Any]:
-    """Each daemon that lives here -> {"pid", "up_s", "frozen"}; how many processes there are in all; clock, and space on the disk."""
+    """Each daemon that lives here -> {"pid", "up_s", "frozen"}; how many processes there are in all, and steps of jobs; clock, and space on the disk."""
     found = members(step["token"], step["folder"])
     with open("/proc/uptime", encoding="ascii") as stream:
         since_boot_s = float(stream.read().split()[0])
@@ -72,14 +72,29 @@ def status(step: dict[str, Any]) -> dict[str, Any]:
             for name, rows in found.daemons.items()
         },
         "processes": len(found.everything),
+        "steps": sum(one.name == "slurmstepd" for one in found.everything),
         "free_mib": free_mib(step["folder"]),
         "clock_s": time.time(),
     }
 
 
 def stop(step: dict[str, Any]) -> dict[str, Any]:
-    """End every process of the cluster on this host. Returns {"ended": how many}. Raises HostError where one resists."""
-    ended, left = end(step["token"], step["folder"])
+    """End every process of the cluster on this host, and let nobody start another one: without slurm.conf nothing is started.
+
+    Whoever starts daemons here now (an `up` that was killed, the keeper) fails once they are ended, and is waited for. Returns {"ended":
+    how many}. Raises HostError where a process resists, or who starts them does not end.
+    """
+    token, folder = step["token"], step["folder"]
+    if claim.is_anothers(step):  # what has the folder's slurm.conf is the other cluster's
+        ended, left = end(token, f"{folder}/taken")
+    else:
+        ended, left = end(token, folder)
+        if os.path.isdir(os.path.join(folder, "run")):
+            with starting(folder, LOCK_S):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(folder, "etc", "slurm.conf"))
+                more, left = end(token, folder)
+                ended += more
     if left:
         names = ", ".join(f"{one.name} ({one.pid}, state {one.state})" for one in left)
         raise HostError(f"still there after SIGKILL: {names}")

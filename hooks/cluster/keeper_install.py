@@ -10,11 +10,13 @@ import contextlib
 import getpass
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from typing import Any, Optional
 
+from ftrun.hooks.cluster import claim
 from ftrun.hooks.cluster.errors import HostError
 from ftrun.hooks.cluster.init_system import systemctl, systemd_mode, unit_folder
 from ftrun.hooks.cluster.keeper_memory import Memory
@@ -76,7 +78,7 @@ def install(step: dict[str, Any]) -> dict[str, str]:
         name=wish["name"],
         folder=wish["folder"],
         mark=f"{MARK}={mark_of(wish['token'], 'keeper')}",
-        python=sys.executable,
+        python=shlex.quote(sys.executable),
     )
     write_file(os.path.join(folder, "keeper.pyz"), _own_code(), 0o600)
     write_file(os.path.join(folder, "keeper"), script.encode(), 0o700)
@@ -92,12 +94,17 @@ def install(step: dict[str, Any]) -> dict[str, str]:
 
 
 def uninstall(step: dict[str, Any]) -> dict[str, bool]:
-    """Let nobody run the keeper of a cluster any more. Returns {"removed": whether there was one}. Raises HostError where that fails."""
-    request = os.path.join(step["folder"], "keep", "request.json")
-    was_there = os.path.exists(request)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(request)
-    _remove_timer(step)
+    """Let nobody run the keeper of a cluster any more. Returns {"removed": whether there was one}. Raises HostError where that fails.
+
+    Another cluster that has this host with the same folder keeps its own.
+    """
+    was_there = False
+    if not claim.is_anothers(step):
+        request = os.path.join(step["folder"], "keep", "request.json")
+        was_there = os.path.exists(request)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(request)
+        _remove_timer(step)
     lines = _crontab()
     rest = [line for line in lines or () if not line.endswith(_tag(step))]
     if lines is not None and rest != lines:

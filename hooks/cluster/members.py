@@ -8,7 +8,8 @@ cluster of a token and folder when
 4. its environment has the cluster's SLURM_CONF and a job's number: what a step left behind;
 5. its environment has the cluster's SLURM_CONF and it is a supervisor of ftrun: nothing is left that it could look after;
 6. it is a descendant of any of these.
-The caller and its ancestors never belong to it. A shell with SLURM_CONF alone is a client.
+The caller and its ancestors never belong to it. A shell with SLURM_CONF alone is a client. Anybody can give a process any title or
+environment, and the token is no secret: daemons are this user's own processes, and others' count for nothing but as tasks on root's cluster.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ftrun.hooks.runtime.host import Machine
-from ftrun.hooks.runtime.procfs import Process, environments, quick_processes
+from ftrun.hooks.runtime.procfs import Process, environments, quick_processes, with_status
 
 MARK = "FTRUN_CLUSTER_DAEMON"
 SUPERVISOR = "ftrun.supervisor\0supervise"
@@ -63,9 +64,13 @@ def members(token: str, folder: str) -> Members:
         is_client = conf in variables
         is_task = is_client and any(one.startswith("SLURM_JOB_ID=") for one in variables)
         is_supervisor = is_client and SUPERVISOR in words
-        if daemon or is_task or is_supervisor or _is_step(pid, words, f"{folder}/log/slurmd.log"):
+        if not (daemon or is_task or is_supervisor or _is_step(pid, words, f"{folder}/log/slurmd.log")):
+            continue
+        owner = with_status(Machine(), table[pid])
+        is_own = owner is not None and owner.uid == os.geteuid()
+        if is_own or os.geteuid() == 0:
             ours.add(pid)
-        if daemon and _is_daemon(words.split("\0"), folder):
+        if daemon and is_own and _is_daemon(words.split("\0"), folder):
             daemons.setdefault(daemon, []).append(table[pid])
     ours |= _descendants(ours, table)
     return Members(

@@ -25,9 +25,10 @@ KEPT_BY_REMOVE = ("log",)
 STATE_MARK = "ftrun-cluster"
 """The file in the folder of two controllers that tells whose it is: without it the folder is not mounted."""
 LOG_BYTES = 64 << 10
+KERNEL_LINE_BYTES = 127
 
 BEFORE_STEPD = """\
-#!{python} -IS
+{start}
 # slurmd starts this in the place of slurmstepd: a step adopts the orphans of its tasks, so that none outlives it.
 import ctypes, os, signal, sys
 try:
@@ -60,9 +61,17 @@ def place(step: dict[str, Any]) -> dict[str, Any]:
     if step["plugins"]:
         _link(os.path.join(folder, "etc", "plugins"), step["plugins"])
     if step["adopts"]:
-        text = BEFORE_STEPD.format(python=sys.executable, stepd=step["programs"]["slurmstepd"])
+        text = before_stepd(sys.executable, step["programs"]["slurmstepd"])
         write_file(os.path.join(folder, "bin", "slurmstepd"), text.encode(), 0o755)
     return {"folder": folder}
+
+
+def before_stepd(python: str, stepd: str) -> str:
+    """The script that stands before slurmstepd. The kernel runs no `#!PYTHON` whose path has blanks or is longer than 127 bytes."""
+    start = f"#!{python} -IS"
+    if " " in python or len(start) > KERNEL_LINE_BYTES:
+        start = f"""#!/bin/sh\n''':'\nexec "{python}" -IS "$0" "$@"\n'''"""
+    return BEFORE_STEPD.format(start=start, stepd=stepd)
 
 
 def open_folder(folder: str) -> str:
@@ -84,8 +93,8 @@ def remove(step: dict[str, Any]) -> dict[str, Any]:
 
     A cluster of another `token` that has this host with a folder of the same name keeps it.
     """
-    folder, theirs = step["folder"], claim.held()
-    if not _is_own(folder) or (theirs.get("folder") == folder and theirs.get("token") != step["token"]):
+    folder = step["folder"]
+    if not _is_own(folder) or claim.is_anothers(step):
         return {"logs": ""}
     names = sorted(os.listdir(folder), key=lambda name: name != "key")
     for name in names:

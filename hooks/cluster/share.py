@@ -19,6 +19,7 @@ import subprocess
 import time
 from typing import Any, Callable
 
+from ftrun.hooks.cluster import claim
 from ftrun.hooks.cluster.errors import HostError
 from ftrun.hooks.cluster.launch import POLL_S, launch
 from ftrun.hooks.cluster.members import members
@@ -148,7 +149,7 @@ def unmount(step: dict[str, Any]) -> dict[str, Any]:
     mounted}. The head host's own folder stays. Raises HostError where even a lazy unmount fails.
     """
     share, lazy = step["share"], bool(step.get("lazy"))
-    if _source_of(share) != _source(step):
+    if claim.is_anothers(step) or _source_of(share) != _source(step):
         return {"left": False}
     program = shutil.which("fusermount3", path=search_path()) or "fusermount3"
     for words in (["-u"], ["-u", "-z"]) if lazy else (["-u"],):

@@ -21,6 +21,10 @@ SOCKET_PATH_MAX = 107
 """Bytes of the path of a Unix socket; that of a step is `<spool>/<node>_<job>.<step>`."""
 STEP_NAME_LENGTH = len("_4294967295.4294967295")
 SHARE_PORT = 3
+CRED_EXPIRE_S = 50
+"""How long the credential of a launch lives, by the clocks of controller and node; a requeued job waits for as long (slurm.conf(5); by
+default 120 s). The survey lets two clocks differ by 20 s, so a slurmd has 30 s to take a launch up: one that needs more is asked again with a
+new credential (tried on 22.05: slurmd frozen for 45 s, and dead for 40 s, with a credential of 20 s)."""
 SETTINGS = "etc/ftrun.toml"
 """The settings of ftrun that a cluster brings along, below its folder."""
 SRUN_PORTS = 200
@@ -183,6 +187,7 @@ def slurm_conf(plan: Plan) -> str:
         "SlurmctldTimeout": "30",
         "SlurmdTimeout": str(plan.slurmd_timeout_s),
         "MessageTimeout": "10",
+        "AuthInfo": f"socket={plan.munge_socket},cred_expire={CRED_EXPIRE_S}",
     }
     if plan.bundles:  # a link, so that hosts of several architectures have one text
         settings["PluginDir"] = f"{plan.folder}/etc/plugins"

@@ -18,7 +18,16 @@ from ftrun.slurm.cluster.plan import Plan
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.cluster import bundle as cluster_bundle
-from ftrun.supervisor.cluster import choice, hosts, lifecycle, membership, on_head_host, share, site_file
+from ftrun.supervisor.cluster import (
+    choice,
+    hosts,
+    lifecycle,
+    membership,
+    on_head_host,
+    share,
+    site_file,
+    takedown,
+)
 from ftrun.supervisor.cluster import survey as cluster_survey
 from ftrun.supervisor.cluster.state import ClusterState, known
 from ftrun.supervisor.cluster.survey import Survey
@@ -163,6 +172,7 @@ def up(  # noqa: PLR0917 - options, never positions
     if wish.backup and wish.share:
         raise UserError("--backup with --share: the second controller's state would die with the first host")
     state = _state(name)
+    takedown.sweep(state, [one.name for one in targets], _say)
     plan, found = lifecycle.up(state, wish, _say)
     took_s = time.monotonic() - began_s
     if as_json:
@@ -254,12 +264,18 @@ def status(name: NameOption = "", as_json: Json = False) -> int:
 def down(
     name: NameOption = "",
     force: Annotated[
-        bool, option("--force", "Even if jobs run: they are ended, and nothing submits them again.")
+        bool,
+        option(
+            "--force",
+            "Even if jobs run (they are ended, and nothing submits them again) or a host cannot be reached.",
+        ),
     ] = False,
 ) -> None:
     """Take a cluster down: no process, key or claim is left on any host; logs stay."""
     state = _state(name)
-    ended = lifecycle.down(state, _say, force=force)
+    ended, notes = takedown.down(state, _say, force=force)
+    for note in notes:
+        print(f"ftrun: note: {note}", file=sys.stderr)
     print(f"cluster {state.name} is down: {ended} processes ended")
 
 

@@ -40,22 +40,15 @@ def changes(env: Mapping[str, str], wanted: str = "") -> dict[str, str]:
     name = wanted or env.get("FTRUN_CLUSTER", "")
     if _has_other_slurm(env, name):
         return {}
-    from ftrun.hooks.cluster import claim  # not where another Slurm is used
-    from ftrun.hooks.runtime.ownership import why_untrusted
-
-    held = claim.held()
-    folder = str(held.get("folder", ""))
-    is_ours = held.get("uid") in (os.geteuid(), 0) and not (
-        folder and why_untrusted(f"{folder}/etc/slurm.conf")
-    )
-    if name and (held.get("name") != name or not folder):
+    own_name, folder = _of_this_host()
+    if name and own_name != name:
         raise UserError(
-            f"this machine is no host of a cluster {name!r}: `ftrun cluster run --name {name} -- ftrun ...` goes to one"
+            f"this machine is no host of a cluster {name!r} of yours: `ftrun cluster run --name {name} -- ftrun ...` goes to one"
         )
-    if not folder or not is_ours:
+    if not folder:
         return {}
     if not name:
-        line = f"no other Slurm is configured here: using your cluster {held.get('name')} (FTRUN_CLUSTER=none: not)"
+        line = f"no other Slurm is configured here: using your cluster {own_name} (FTRUN_CLUSTER=none: not)"
         say_once(f"{folder}/run/said.{os.geteuid()}", line)
     return variables(folder, env, has_settings=None)
 
@@ -73,14 +66,28 @@ def elsewhere(env: Mapping[str, str], wanted: str = "") -> str:
 
         if which("sbatch", path=env.get("PATH", os.defpath)):
             return ""
-    from ftrun.hooks.cluster import claim  # not where another Slurm is used
     from ftrun.supervisor.cluster.state import known
 
-    held = claim.held()
-    if held.get("folder") and name in ("", held.get("name")):
+    own_name, _ = _of_this_host()
+    if own_name and name in ("", own_name):
         return ""
     names = [state.name for state in known(env)]
     return name if name in names else names[0] if not name and len(names) == 1 else ""
+
+
+def _of_this_host() -> tuple[str, str]:
+    """Name and folder of the cluster that this user can use on this host: his own, or root's; two "" for none.
+
+    Every user of the host can make a claim: another's counts as none.
+    """
+    from ftrun.hooks.cluster import claim  # not where another Slurm is used
+    from ftrun.hooks.runtime.ownership import why_untrusted
+
+    held = claim.held()
+    folder = str(held.get("folder", ""))
+    if not folder or held.get("uid") not in (os.geteuid(), 0) or why_untrusted(f"{folder}/etc/slurm.conf"):
+        return "", ""
+    return str(held["name"]), folder
 
 
 def wish_in(arguments: Sequence[str]) -> str:
@@ -124,7 +131,8 @@ def is_here(plan: Plan) -> bool:
     """Whether this machine is a host of the cluster."""
     from ftrun.hooks.cluster import claim
 
-    return claim.held().get("token") == plan.token
+    held = claim.held()
+    return held.get("token") == plan.token and held.get("uid") == plan.uid
 
 
 def say_once(path: str, line: str) -> None:

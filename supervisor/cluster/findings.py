@@ -6,6 +6,7 @@ A finding is `bad` where no cluster can be made with that host, and a `note` whe
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,11 +18,14 @@ from ftrun.slurm.records import dataclass
 
 BAD, NOTE = "bad", "note"
 SSHFS = "fuse.sshfs"
-CLOCK_BAD_S = 60.0
+CLOCK_BAD_S = 10.0
+"""Two hosts may differ by twice as much, and a launch has to arrive within CRED_EXPIRE_S by both clocks."""
 CLOCK_NOTE_S = 2.0
 FREE_MIB_LEAST = 512
 FREE_MIB_FULL = 64
 OPEN_FILES_LEAST = 4096
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 Facts = Mapping[str, Any]
 """The facts of one host, as `hooks/cluster/survey.py` tells them, with `clock_offset_s` and `clock_within_s` of the asker."""
@@ -184,6 +188,12 @@ def _of_network(target: str, one: Facts, allow_public: bool) -> Iterable[tuple[s
 
 def _of_machine(one: Facts) -> Iterable[tuple[str, str, str]]:
     yield from _of_clock(one)
+    if not _NODE_NAME.fullmatch(one["host"]) or one["host"].upper() in {"ALL", "DEFAULT"}:
+        yield (
+            BAD,
+            "name",
+            f"calls itself {one['host']!r}, and a node cannot be called so: give it another (hostname)",
+        )
     for path, names in sorted(one["holders"].items()):
         yield (
             NOTE,
@@ -223,7 +233,7 @@ def _of_clock(one: Facts) -> Iterable[tuple[str, str, str]]:
         yield (
             BAD,
             "clock",
-            f"is {offset:+.0f} s off: munge refuses what comes from another time (set it: NTP)",
+            f"is {offset:+.0f} s off: Slurm and munge refuse what comes from another time (set it: NTP)",
         )
     elif abs(offset) - within > CLOCK_NOTE_S:
         yield NOTE, "clock", f"is {offset:+.1f} s off: times in logs do not agree"

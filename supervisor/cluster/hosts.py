@@ -10,7 +10,7 @@ from ftrun.slurm.cluster.plan import LOCALHOST
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.errors import UserError
 
-_NAME = re.compile(r"(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,8 +114,7 @@ def _with_commands(state: ClusterState, plan: Plan, wish: Wish) -> Plan:
     """The plan with the commands that are wished anew, kept."""
     fence, repair = wish.fence_command or plan.fence_command, wish.repair_commands or plan.repair_commands
     changed = dataclasses.replace(plan, fence_command=fence, repair_commands=repair)
-    if changed != plan:
-        state.keep_plan(changed)
+    state.keep_plan(changed)  # makes the key anew, too, which a `down` that was cut has removed
     return changed
 
 
@@ -266,23 +265,22 @@ def claim(state: ClusterState, plan: Plan, told: Told, hosts: Sequence[Host] = (
     refused = [answer for answer in answers.values() if not answer.ok]
     if refused:
         state.record("claim.failed", token=plan.token, why=failures(refused))
-        _give_back(
-            state,
-            plan,
-            [target for target, answer in answers.items() if answer.ok and answer.done[0]["taken"]],
-        )
-        raise UserError(f"nothing was started: {failures(refused)}", EXIT_FAILED)
+        # Who gave no answer may have been claimed all the same; a cluster that never had a daemon gives all back.
+        is_new = not _was_started(state, plan)
+        had = {target for target, answer in answers.items() if answer.ok and not answer.done[0]["taken"]}
+        kept = _not_given_back(plan, [target for target in answers if is_new or target not in had])
+        if is_new and not kept:
+            state.forget()
+        rest = f"; {', '.join(kept)} may still be claimed: say it again" if kept else ""
+        raise UserError(f"nothing was started: {failures(refused)}{rest}", EXIT_FAILED)
     state.record("claim.done", token=plan.token)
 
 
-def _give_back(state: ClusterState, plan: Plan, taken: Sequence[str]) -> None:
-    """Release the claims of an `up` that was refused; a cluster that never had a host is forgotten."""
+def _not_given_back(plan: Plan, targets: Sequence[str]) -> list[str]:
+    """Release the claims of an `up` that was refused; the hosts that could not be asked for it."""
     release = {"do": "release", "token": plan.token}
-    answers = remote.ask({target: [release] for target in taken}) if taken else {}
-    if len(taken) == len([target for target, answer in answers.items() if answer.ok]) and not _was_started(
-        state, plan
-    ):
-        state.forget()
+    answers = remote.ask({target: [release] for target in targets})
+    return [target for target, answer in answers.items() if not answer.ok]
 
 
 def _was_started(state: ClusterState, plan: Plan) -> bool:
@@ -478,84 +476,6 @@ def is_up(plan: Plan, rows: Sequence[HostStatus]) -> bool:
     """Whether all daemons live."""
     wanted = {host.name: set(daemons_of(plan, host)) for host in plan.hosts}
     return all(wanted[row.host] <= set(row.daemons) for row in rows)
-
-
-def down(state: ClusterState, told: Told, *, force: bool = False) -> int:
-    """End all processes of the cluster on all hosts, remove keys, files and claims; logs stay. Returns how many processes were ended.
-
-    Raises UserError where jobs are there (unless `force`), or a host could not be asked: then the plan stays, and `down` is said again.
-    """
-    with state.lock():
-        plan = state.existing_plan()
-        if not force:
-            _refuse_jobs(plan)
-        told(f"ending all processes of cluster {plan.name} on {host_count(plan.hosts)}")
-        state.record("down.intent", token=plan.token)
-        take_leave(plan, plan.everywhere)
-        answers = remote.ask({host.target: leaving_steps(plan, host) for host in plan.everywhere})
-        failed = [answer for answer in answers.values() if not answer.ok]
-        if failed:
-            state.record("down.failed", token=plan.token, why=failures(failed))
-            raise UserError(
-                f"not all of cluster {plan.name} is down: {failures(failed)}; say `down` again", EXIT_FAILED
-            )
-        if plan.state:
-            _remove_state(state, plan)
-        state.record("down.ended", token=plan.token)
-        state.forget()
-        watch.await_end(state)
-        ended = sum(int(answer.done[1]["ended"]) for answer in answers.values())
-        state.record("down.done", token=plan.token, ended=ended)
-        return ended
-
-
-def _remove_state(state: ClusterState, plan: Plan) -> None:
-    """Remove what two controllers shared: only when both have ended. Raises UserError."""
-    step = {"do": "remove_state", "state": plan.state, "token": plan.token}
-    answer = remote.ask({plan.head.target: [step]})[plan.head.target]
-    if not answer.ok:
-        state.record("down.failed", token=plan.token, why=answer.failed)
-        raise UserError(f"{plan.head.target}: {answer.failed}; say `down` again", EXIT_FAILED)
-
-
-def take_leave(plan: Plan, hosts: Sequence[Host]) -> None:
-    """While the first host still serves the shared folder, unmount it on hosts that do not use it: what was written last gets there.
-
-    Whoever cannot be asked, or uses it, is left to `leaving_steps`.
-    """
-    own = {"token": plan.token, "folder": plan.folder}
-    steps = {
-        host.target: [{"do": "let_go", **own}, *unmounting]
-        for host in hosts
-        if (unmounting := share.unmounting(plan, host, lazy=False))
-    }
-    if steps:
-        remote.ask(steps)
-
-
-def leaving_steps(plan: Plan, host: Host) -> list[remote.Step]:
-    """The steps after which nothing of the cluster is on a host but logs; the second one answers {"ended": how many processes}.
-
-    Who starts what is dead goes first: it must never start anything again.
-    """
-    own = {"token": plan.token, "folder": plan.folder}
-    return [
-        {"do": "let_go", **own},
-        {"do": "stop", **own},
-        *share.unmounting(plan, host, lazy=True),
-        {"do": "remove", **own},
-        {"do": "release", **own},
-    ]
-
-
-def _refuse_jobs(plan: Plan) -> None:
-    answer = ask_controller(plan, [slurm_step(plan, "jobs")])
-    if answer.ok and answer.done[0]:
-        jobs = answer.done[0]
-        raise UserError(
-            f"{counted(len(jobs), 'job')} not over ({', '.join(jobs[:5])}): end them first (scancel), or say --force",
-            EXIT_FAILED,
-        )
 
 
 def logs(plan: Plan, daemon: str, lines: int) -> dict[str, HostAnswer]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ftrun.hooks.runtime.formats import counted
 from ftrun.slurm.cluster.plan import LOCALHOST, Host, Plan
-from ftrun.supervisor.cluster import bundle, lifecycle, remote
+from ftrun.supervisor.cluster import bundle, lifecycle, remote, takedown
 from ftrun.supervisor.cluster.hosts import Target
 from ftrun.supervisor.cluster.lifecycle import EXIT_FAILED, Told, Wish, slurm_step
 from ftrun.supervisor.cluster.state import ClusterState
@@ -119,8 +119,8 @@ def remove(
         state.keep_plan(plan)
         state.record("remove.planned", token=plan.token)
         told(f"ending what there is on {lifecycle.host_count(plan.leaving)}")
-        lifecycle.take_leave(plan, plan.leaving)
-        answers = remote.ask({host.target: lifecycle.leaving_steps(plan, host) for host in plan.leaving})
+        takedown.take_leave(plan, plan.leaving)
+        answers = remote.ask({host.target: takedown.leaving_steps(plan, host) for host in plan.leaving})
         lost = [answer for answer in answers.values() if not answer.ok]
         if lost and not force:
             raise UserError(

@@ -109,7 +109,7 @@ def unmounting(plan: Plan, host: Host, *, lazy: bool) -> list[remote.Step]:
     """The requests to a host after which the folder is not mounted there; `lazy`: also where it is used."""
     if not plan.share or host is plan.head:
         return []
-    return [{"do": "unmount", "folder": plan.folder, **_place(plan), "lazy": lazy}]
+    return [{"do": "unmount", "token": plan.token, "folder": plan.folder, **_place(plan), "lazy": lazy}]
 
 
 def _place(plan: Plan) -> dict[str, Any]:

@@ -27,7 +27,8 @@ def files(plan: Plan) -> Mapping[str, str]:
         rows["recheck-step"] = list(plan.repair_commands)
     if not rows:
         return {}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in rows.items()]
+    # TOML is written in the characters themselves: it has no pairs of surrogates.
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in rows.items()]
     return {SETTINGS: "\n".join(["# Written by `ftrun cluster up`.", *lines]) + "\n"}
 
 

@@ -3,6 +3,7 @@
 <home>/cluster/<name>/cluster.json    the plan; there from before the first effect until `down` is complete
                       munge.key       0600, as long
                       share.json      0600, as long: the keys of a folder that the head host shares
+                      gone-<token>    a cluster.json of before: hosts that were given up, on which something may be left
                       said            commands run on the first host, and that was said
                       journal.jsonl   intent before each effect, fact after it; stays
                       lock            held while a command changes the cluster
@@ -26,6 +27,7 @@ from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.store.crash_points import crash_plan
 
 KEY_BYTES = 1024
+GONE = "gone-"
 SAID = "said"
 """There once a user was told that commands run on the first host."""
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,22}[a-z0-9])?")
@@ -94,6 +96,25 @@ class ClusterState:
         for name in ("munge.key", "share.json", SAID, "cluster.json"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.folder, name))
+
+    def give_up(self, plan: Plan) -> None:
+        """Remember a cluster that is no more for the hosts in `leaving`, on which something of it may be left; without any, forget it."""
+        path = os.path.join(self.folder, f"{GONE}{plan.token}")
+        if plan.leaving:
+            write_atomically(path, plan.to_json().encode())
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def given_up(self) -> list[Plan]:
+        """The plans that `give_up` remembers."""
+        found = []
+        for name in sorted(os.listdir(self.folder)) if os.path.isdir(self.folder) else ():
+            path = os.path.join(self.folder, name)
+            if name.startswith(GONE) and not why_untrusted(path):
+                with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as stream:
+                    found.append(Plan.from_json(stream.read()))
+        return found
 
     def record(self, kind: str, **data: Any) -> None:
         """Append to the journal: `kind` is <effect>.intent, <effect>.done or <effect>.failed."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks.cluster import claim
+from ftrun.hooks.cluster.errors import HostError
 from ftrun.supervisor.cluster import choice
 from ftrun.supervisor.model.errors import UserError
 
@@ -72,7 +73,7 @@ def test_another_slurm_on_the_machine_is_left_alone_unless_the_cluster_is_named(
 
 def test_a_cluster_that_is_not_here_is_refused(conf: str) -> None:
     """One line that says how to get there."""
-    with pytest.raises(UserError, match=r"no host of a cluster 'other': `ftrun cluster run"):
+    with pytest.raises(UserError, match=r"no host of a cluster 'other' of yours: `ftrun cluster run"):
         choice.changes({}, "other")
 
 
@@ -81,12 +82,14 @@ def test_the_claim_of_another_user_chooses_nothing(conf: str) -> None:
     """Whoever puts a link there cannot make others clients of his Slurm; nor can he by a slurm.conf that he may write."""
     os.lchown(claim.PATH, 23456, 23456)
     assert {} == choice.changes({})
+    with pytest.raises(UserError, match="no host of a cluster 'mine' of yours"):
+        choice.changes({}, "mine")
     os.lchown(claim.PATH, 0, 0)
     os.chown(conf, 23456, 23456)
     assert {} == choice.changes({})
 
 
-@pytest.mark.parametrize("text", ["", "no json", "[]", '"text"'])
+@pytest.mark.parametrize("text", ["", "no json", "[]", '"text"', "[" * 4000])
 def test_what_is_no_claim_chooses_nothing(conf: str, text: str) -> None:
     """A link that says something else, or a file."""
     os.unlink(claim.PATH)
@@ -96,6 +99,17 @@ def test_what_is_no_claim_chooses_nothing(conf: str, text: str) -> None:
         Path(claim.PATH).write_text("x")
 
     assert {} == choice.changes({})
+
+
+def test_what_a_claim_says_can_be_shown_on_a_terminal(conf: str) -> None:
+    """Every user of the host can make one: no control characters, and no other fields."""
+    os.unlink(claim.PATH)
+    os.symlink(json.dumps({"name": "\x1b[2Jx", "user": ["\n"], "since_s": 1e300, "more": 1}), claim.PATH)
+    held = claim.held()
+
+    assert ("[2Jx", "['\\n']", {*claim.FIELDS, "uid"}) == (held["name"], held["user"], set(held))
+    with pytest.raises(HostError, match="since when is unknown"):
+        claim.take(dict.fromkeys(claim.FIELDS, "t"))
 
 
 def test_the_settings_of_the_cluster_come_with_it_unless_others_are_named(conf: str) -> None:

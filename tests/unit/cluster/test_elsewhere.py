@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,15 @@ def test_where_there_is_no_slurm_the_only_cluster_is_meant(laptop: dict[str, str
     sbatch.chmod(0o755)
     assert "" == choice.elsewhere(laptop)
     assert "mine" == choice.elsewhere(laptop | {"FTRUN_CLUSTER": "mine", "SLURM_CONF": "/x"})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's link")
+def test_the_claim_of_another_user_keeps_nobody_from_his_cluster(laptop: dict[str, str]) -> None:
+    """On a host of bob's cluster `mine`, alice's commands go to hers."""
+    os.symlink('{"token": "x", "name": "mine", "folder": "/var/tmp/ftrun-23456/mine"}', claim.PATH)
+    os.lchown(claim.PATH, 23456, 23456)
+
+    assert ("mine", "mine") == (choice.elsewhere(laptop), choice.elsewhere(laptop, "mine"))
 
 
 @pytest.mark.parametrize(

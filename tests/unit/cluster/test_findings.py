@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.cluster.plan import Plan, slurm_conf
+from ftrun.slurm.cluster.plan import CRED_EXPIRE_S, Plan, slurm_conf
 from ftrun.supervisor.cluster import findings
 from ftrun.supervisor.cluster.bundle import Bundle
 from ftrun.supervisor.cluster.hosts import Target
@@ -50,7 +50,7 @@ def _facts(host: str, **changes: Any) -> dict[str, Any]:
 
 
 def _found(allow_public: bool = False, **changes: Any) -> list[tuple[str, str, str]]:
-    facts = {"h1": _facts("h1"), "h2": _facts("h2", **changes)}
+    facts = {"h1": _facts("h1"), "h2": _facts("h2") | changes}
     return [(one.target, one.level, one.topic) for one in findings.of_hosts(facts, {}, allow_public)]
 
 
@@ -80,6 +80,10 @@ def test_two_hosts_alike_have_no_findings() -> None:
         ({"dies_at_logout": True}, "bad", "logout"),
         ({"dies_at_logout": True, "linger": True}, "", ""),
         ({"claim": {"name": "x", "user": "bob"}}, "bad", "claim"),
+        ({"host": "DEFAULT"}, "bad", "name"),
+        ({"host": "gpu 2"}, "bad", "name"),
+        ({"host": "h[1-2]"}, "bad", "name"),
+        ({"clock_offset_s": 11.0}, "bad", "clock"),
     ],
 )
 def test_each_fact_that_matters_is_told(changes: dict[str, Any], level: str, topic: str) -> None:
@@ -118,6 +122,15 @@ def test_the_configuration_follows_the_facts() -> None:
         in lines
     )
     assert "PartitionName=nvidia Nodes=h2 MaxTime=INFINITE State=UP" in lines
+
+
+def test_a_credential_outlives_the_most_by_which_two_clocks_may_differ() -> None:
+    """A launch still has half a minute to arrive."""
+    assert CRED_EXPIRE_S - 2 * findings.CLOCK_BAD_S >= 30
+    assert (
+        f"AuthInfo=socket=/var/tmp/ftrun-1000/mine/munge/munge.sock,cred_expire={CRED_EXPIRE_S}"
+        in slurm_conf(_plan())
+    )
 
 
 def test_slots_are_processors_where_there_is_no_accelerator() -> None:

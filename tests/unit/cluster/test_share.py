@@ -98,6 +98,8 @@ def test_what_a_cluster_sets_is_read_as_a_sites_settings(tmp_path: Path) -> None
 
     assert "/data/.ftrun" == config.home({})
     assert [command, "reset {node}"] == config["recheck-step"]
+    rare = dataclasses.replace(PLAN, shared="/data/\U0001f9ea é")
+    assert "/data/\U0001f9ea é/.ftrun" == tomllib.loads(site_file.files(rare)[SETTINGS])["home"]
     assert "home" not in tomllib.loads(site_file.files(dataclasses.replace(plan, uid=0))[SETTINGS])
 
 
