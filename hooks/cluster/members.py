@@ -27,6 +27,8 @@ from ftrun.hooks.runtime.procfs import Process, environments, quick_processes, w
 MARK = "FTRUN_CLUSTER_DAEMON"
 SUPERVISOR = "ftrun.supervisor\0supervise"
 ROUNDS_MAX = 50
+READ_S = 10.0
+"""On a busy host a reader may get no processor for a second; whom it leaves out would outlive `down`."""
 END_WAIT_S = 10.0
 
 
@@ -55,7 +57,7 @@ def members(token: str, folder: str) -> Members:
     daemons: dict[str, list[Process]] = {}
     ours: set[int] = set()
     mark, conf = f"{MARK}={token}/", f"SLURM_CONF={folder}/etc/slurm.conf"
-    for pid, text, words in environments(table, empty=True):
+    for pid, text, words in environments(table, empty=True, patience_s=READ_S):
         variables = text.split("\0")
         daemon = next((one[len(mark) :] for one in variables if one.startswith(mark)), "")
         daemon = daemon or (

@@ -192,14 +192,16 @@ def user_processes(root: str = "/proc", uid: Optional[int] = None) -> dict[int, 
     return found
 
 
-def environments(pids: Iterable[int], *, empty: bool = False) -> Iterator[tuple[int, str, str]]:
-    """Pid, environment and command line of each process; those that hang are left out. Unless `empty`, so are
-    those that may not be read or have no environment.
+def environments(
+    pids: Iterable[int], *, empty: bool = False, patience_s: float = READ_S
+) -> Iterator[tuple[int, str, str]]:
+    """Pid, environment and command line of each process; those that hang for `patience_s` are left out. Unless
+    `empty`, so are those that may not be read or have no environment.
     """
     waiting, hung = list(pids), 0
     while waiting and hung < HUNG_MAX:
         done = 0
-        for pid, text, words in _read_in_child(waiting):
+        for pid, text, words in _read_in_child(waiting, patience_s):
             done += 1
             if text or empty:
                 yield pid, text, words
@@ -207,7 +209,7 @@ def environments(pids: Iterable[int], *, empty: bool = False) -> Iterator[tuple[
         waiting = waiting[done + 1 :]  # the reader hangs on the process behind the last answer
 
 
-def _read_in_child(pids: Sequence[int]) -> Iterator[tuple[int, str, str]]:
+def _read_in_child(pids: Sequence[int], patience_s: float) -> Iterator[tuple[int, str, str]]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -216,7 +218,7 @@ def _read_in_child(pids: Sequence[int]) -> Iterator[tuple[int, str, str]]:
     os.close(writer)
     told = b""
     try:
-        while select.select([reader], [], [], READ_S)[0]:
+        while select.select([reader], [], [], patience_s)[0]:
             chunk = os.read(reader, 1 << 18)
             if not chunk:
                 return
