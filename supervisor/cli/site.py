@@ -8,6 +8,7 @@ healthy ones to service (`nodes.recheck_loop`). Each takes a lock that keeps a s
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.nodes.spool import Spool
     from ftrun.supervisor.site.drain_service import Answer, DrainService
     from ftrun.supervisor.site.service import SiteService
+    from ftrun.supervisor.site.ticket import Ticket
 
 EXIT_ATTENTION = 1
 EXIT_LATER = 75  # EX_TEMPFAIL of sysexits.h
@@ -348,6 +350,79 @@ def _running(home: str) -> Finding:
 
 site_admin.add_commands(app)
 
+
+@app.command("ticket")
+def ticket(
+    node: Annotated[str, argument("NODE", "One node, by its name.")],
+    out: Annotated[
+        str, option("--out -o", "Where to write it (default: ticket-NODE-DATE.tar.gz here).", "FILE")
+    ] = "",
+    no_look: Annotated[bool, option("--no-look", "Do not visit the node.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a ticket for the vendor of a node, as one archive: machine and serial number, what checks of its hardware
+    and network find now (over SSH), kernel lines, faults of jobs with their dates, its history. No user, run, job, path
+    or line of a log is in it.
+    """
+    from ftrun.supervisor.nodes import remote_checks
+    from ftrun.supervisor.nodes.recheck_rules import CheckReport
+    from ftrun.supervisor.site import ticket as tickets
+
+    def clock(at_s: float) -> str:
+        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at_s))
+
+    with site_admin.open_ledger() as (database, cluster, settings, _):
+        now_s, facts = time.time(), cluster.facts()
+        reports, events, machine = site_admin.history_of(database, node, cluster.nodes())
+        if node not in cluster.nodes([node]) and not events and not reports:
+            raise UserError(f"neither Slurm nor the site's ledger knows a node {node!r}")
+    look = CheckReport("unseen", why="it was not visited")
+    if not no_look:
+        checks = remote_checks.thresholds(settings.text("checks"))
+        for name in ("gpu-xid", "kernel-log"):
+            checks[name] = {**checks.get(name, {}), "recent_s": tickets.LOG_DAYS * 86_400}
+        config = settings.text("ssh-config")
+        look = remote_checks.ssh_checks("recheck", "ticket", ssh_config=config, checks=checks)([node])[node]
+    looked = clock(now_s) if look.state == "answered" else look.why or look.state
+    names = {one.pw_name for one in pwd.getpwall() if one.pw_uid >= 1000} | {
+        site_admin.user_name(one.uid) for one in reports
+    }
+    made = tickets.make_ticket(
+        node, machine, look, looked, reports=reports, events=events, names=names - {"root"}, clock=clock
+    )
+    path = out or f"ticket-{node}-{time.strftime('%Y%m%d', time.gmtime(now_s))}.tar.gz"
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as stream:
+            stream.write(ticket_archive(made, facts.name, now_s))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    if json:
+        common.print_json({"path": os.path.abspath(path), **asdict(made)})
+    else:
+        print(f"{tickets.text_of(made, facts.name)}\nwritten to {path}; read it before you send it")
+
+
+def ticket_archive(ticket: Ticket, cluster: str, now_s: float) -> bytes:
+    """A gzipped tar with ticket.txt and ticket.json; nobody's name is in its headers."""
+    import io
+    import tarfile
+    from json import dumps
+
+    from ftrun.supervisor.site import ticket as tickets
+
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as packed:
+        for name, content in (
+            ("ticket.txt", tickets.text_of(ticket, cluster)),
+            ("ticket.json", dumps({"schema": 1, "cluster": cluster, **asdict(ticket)}, indent=1) + "\n"),
+        ):
+            data = content.encode()
+            entry = tarfile.TarInfo(f"ticket-{ticket.node}/{name}")
+            entry.size, entry.mtime, entry.mode = len(data), int(now_s), 0o644
+            packed.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
 # ---------------------------------------------------------------------- recheck
 
 ATTENTION = frozenset({"failing", "unseen", "left", "edited", "refused"})
@@ -420,7 +495,7 @@ def _round(
     return RecheckRound(
         home=home,
         cluster=cluster,
-        look=_checks("recheck", "recheck", settings),
+        look=_noting(_checks("recheck", "recheck", settings), home, dry=dry),
         rules=site_admin.recheck_rules(settings),
         now=time.time,
         steps=steps,
@@ -428,6 +503,17 @@ def _round(
         only=frozenset(nodes),
         crash=crash_points.crash_plan(os.environ.get("FTRUN_CRASH_AT", "")),
     )
+
+
+def _noting(look: CheckNodes, home: str, *, dry: bool) -> CheckNodes:
+    """The same looks; the site's ledger, where there is one, keeps which machines they met."""
+    from ftrun.supervisor.site.database import SiteDatabase
+    from ftrun.supervisor.site.drain_service import site_dir
+
+    where = site_dir(home)
+    if dry or not os.path.exists(os.path.join(where, "site.db")):
+        return look
+    return site_admin.noting(look, lambda: closing(SiteDatabase(where)))
 
 
 def _checked(steps: list[str]) -> None:

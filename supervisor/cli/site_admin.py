@@ -10,8 +10,8 @@ import pwd
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,7 @@ from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.nodes.machines import machine_text
 from ftrun.supervisor.reports.view_run import clock_text
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import NodeRow
     from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor.config.sources import Config
-    from ftrun.supervisor.nodes.recheck_rules import RecheckRules
+    from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport, RecheckRules
     from ftrun.supervisor.site.database import SiteDatabase
-    from ftrun.supervisor.site.standing import Order, Orders, Standing
+    from ftrun.supervisor.site.standing import Event, Order, Orders, Report, Standing
     from ftrun.supervisor.site.sweep import Sweep
 
 COMMAND_TIMEOUT_S = 30.0
@@ -92,7 +93,7 @@ def _place() -> tuple[Config, str, CommandCluster, str]:
 
 
 @contextmanager
-def _ledger() -> Iterator[tuple[SiteDatabase, CommandCluster, Config, str]]:
+def open_ledger() -> Iterator[tuple[SiteDatabase, CommandCluster, Config, str]]:
     """The site's ledger of this home, and its folder. Raises UserError."""
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.supervisor.site.database import DatabaseError, SiteDatabase
@@ -117,8 +118,9 @@ def _standings(
     from ftrun.supervisor.store import site_nodes
 
     now_s = time.time()
+    leaves, rules = cluster.topology().leaves, standing.SiteRules()
     found = service.read_standings(
-        database, now_s, cluster.topology().leaves, standing.SiteRules(), orders.denied
+        database, now_s, leaves, rules, denied=orders.denied, names=cluster.nodes()
     )
     last = site_nodes.quarantined_nodes(settings.text("site-spool"), now_s)
     for one in [one for one in found.values() if one.node not in last]:
@@ -142,7 +144,7 @@ def nodes(json: Json = False) -> None:
     """Show what runs of all users say of nodes: score, state, classes."""
     from ftrun.supervisor.site.orders import read_orders
 
-    with _ledger() as (database, cluster, settings, where):
+    with open_ledger() as (database, cluster, settings, where):
         now_s, found = time.time(), _standings(database, cluster, settings, read_orders(where))
     told = [one for one in found.values() if one.score or one.out or one.quarantined_until_s > now_s]
     shown = sorted(told, key=lambda one: (-one.score, one.node))
@@ -156,6 +158,18 @@ def nodes(json: Json = False) -> None:
         common.print_table(["NODE", "SCORE", "STATE", "CLASSES", "REPORTS"], rows)
     else:
         print("no node is blamed, out of service or placed last")
+
+
+def history_of(
+    database: SiteDatabase, node: str, names: Collection[str], since_s: float = 0.0
+) -> tuple[list[Report], list[Event], Mapping[str, str]]:
+    """Reports and events of the machine that bears this name, whatever it was called, oldest first; and the machine."""
+    from ftrun.supervisor.site.machine_history import MachineHistory, follow_machines
+
+    happened = database.events(0.0)
+    reports, events = follow_machines(database.reports(since_s), happened, names)
+    mine = sorted((one for one in reports if one.node == node), key=lambda one: one.seen_s)
+    return mine, [one for one in events if one.node == node], MachineHistory(happened, names).bearer(node)
 
 
 def _state(one: Standing, now_s: float) -> str:
@@ -172,18 +186,20 @@ def node(node: Node, json: Json = False) -> None:
     from ftrun.supervisor.site.orders import read_orders
     from ftrun.supervisor.site.standing import Standing
 
-    with _ledger() as (database, cluster, settings, where):
+    with open_ledger() as (database, cluster, settings, where):
         one = _standings(database, cluster, settings, read_orders(where)).get(node)
-        mine = sorted((r for r in database.reports(0.0) if r.node == node), key=lambda r: r.seen_s)
-        events = [event for event in database.events(0.0) if event.node == node]
+        mine, events, machine = history_of(database, node, cluster.nodes())
         if one is None and _row_of(node, cluster) is None:
             raise UserError(f"neither Slurm nor the site's ledger knows a node {node!r}")
     one = one or Standing(node)
     if json:
         told = {"reports": [asdict(r) for r in mine], "events": [asdict(event) for event in events]}
+        told["machine"] = machine  # type: ignore[assignment]
         common.print_json({**asdict(one), **told})
         return
     print(f"{node}: {_state(one, time.time())}, score {one.score}")
+    if text := machine_text(machine):
+        print(f"the machine is {text}")
     rows = [
         [r.seen_s, f"{r.fault} {r.signature}, {r.confidence:.2f}, job {r.job} of {user_name(r.uid)}"]
         for r in mine
@@ -203,13 +219,12 @@ def why(node: Node, json: Json = False) -> None:
     from ftrun.supervisor.site.standing import Standing
     from ftrun.supervisor.store.append_log import AppendLog
 
-    with _ledger() as (database, cluster, settings, where):
+    with open_ledger() as (database, cluster, settings, where):
         row, orders = cluster.nodes([node]).get(node), read_orders(where)
         if row is None:
             raise UserError(f"Slurm knows no node {node!r}")
         found = _standings(database, cluster, settings, orders)
-        reports = [one for one in database.reports(time.time() - 30 * A_DAY_S) if one.node == node]
-        events = [event for event in database.events(0.0) if event.node == node]
+        reports, events, _ = history_of(database, node, cluster.nodes(), since_s=time.time() - 30 * A_DAY_S)
         records = AppendLog(where).read()
         home = os.path.dirname(where)
         remembered = rules.fold(AppendLog(recheck_loop.recheck_dir(home)).read())
@@ -236,7 +251,7 @@ def release(nodes: Annotated[list[str], argument("NODE...", "Nodes, or lists suc
     from ftrun.supervisor.site.standing import Event
 
     names, now_s = common.nodes_named(nodes), time.time()
-    with _ledger() as (database, cluster, _, _):
+    with open_ledger() as (database, cluster, _, _):
         known = {*cluster.nodes(), *(one.node for one in database.events(0.0))}
         if unknown := sorted(set(names) - known):
             raise UserError(f"neither Slurm nor the site's ledger knows {nodeset.fold(unknown)}")
@@ -306,7 +321,7 @@ def observed(days: Days = 30.0, json: Json = False) -> None:
         and one["at"] > since_s
         and (one["verdict"], one["node"]) == ("observed", "")
     ]
-    with _ledger() as (database, _, _, _):
+    with open_ledger() as (database, _, _, _):
         last = [one.node for one in database.events(since_s) if one.what == "quarantined"]
     outcomes = Counter(one.outcome for one in drains)
     if json:
@@ -452,7 +467,7 @@ def sweep(
     if tier not in TIERS[1:]:
         raise UserError(f"no tier of sweeps is called {tier!r}; there are {', '.join(TIERS[1:])}")
     only = common.nodes_named(nodes or [])
-    with _ledger() as (database, cluster, settings, where):
+    with open_ledger() as (database, cluster, settings, where):
         if read_orders(where).paused is not None:
             raise UserError("the service is paused: `ftrun site resume` ends that", 75)
         rows = cluster.nodes()
@@ -472,7 +487,16 @@ def sweep(
                 only=only,
             )
             if due:
-                done = _swept(partition, due, tier, cluster, settings, job=not no_job, options=sbatch_options)
+                done = _swept(
+                    database,
+                    partition,
+                    due,
+                    tier=tier,
+                    cluster=cluster,
+                    settings=settings,
+                    job=not no_job,
+                    options=sbatch_options,
+                )
                 database.add_events(*sweeps.events_of(done.result, time.time()))
     return _shown_sweep(done if due else sweeps.Sweep("", check_summary.summarize([])), json=json)
 
@@ -493,13 +517,28 @@ def _shown_sweep(done: Sweep, *, json: bool) -> int:
     return 1 if done.result.verdict.bad else 0
 
 
+def noting(look: CheckNodes, opened: Callable[[], AbstractContextManager[SiteDatabase]]) -> CheckNodes:
+    """The same looks, of which the site's ledger keeps which machines they met."""
+    from ftrun.supervisor.site.database import DatabaseError
+    from ftrun.supervisor.site.service import keep_sightings
+
+    def looked(nodes: Sequence[str]) -> Mapping[str, CheckReport]:
+        reports = look(nodes)
+        with suppress(DatabaseError), opened() as database:
+            keep_sightings(database, reports, time.time())
+        return reports
+
+    return looked
+
+
 def _swept(
+    database: SiteDatabase,
     partition: str,
     due: Sequence[str],
+    *,
     tier: str,
     cluster: CommandCluster,
     settings: Config,
-    *,
     job: bool,
     options: str,
 ) -> Sweep:
@@ -509,7 +548,10 @@ def _swept(
     from ftrun.supervisor.site import sweep as sweeps
 
     checks, config = remote_checks.thresholds(settings.text("checks")), settings.text("ssh-config")
-    look = remote_checks.ssh_checks(tier, "sweep", ssh_config=config, checks=checks)
+    look = noting(
+        remote_checks.ssh_checks(tier, "sweep", ssh_config=config, checks=checks),
+        lambda: nullcontext(database),
+    )
 
     if not job:
         return sweeps.Sweep(partition, *sweeps.sweep_nodes(due, look, lambda _nodes: {}))

@@ -51,10 +51,11 @@ _FORMS = {
     "want": re.compile(r"drain|raise|report"),
     "lost": re.compile(r"[0-9]{0,10}"),
     "digest": re.compile(r"[0-9a-f]{0,64}"),
+    "machine": re.compile(r"(?:[a-z]{4,8}=[0-9a-f]{16}(?:,(?=[a-z])|$)){0,4}"),
 }
 _NUMBERS = {"seen_s": 1e11, "confidence": 1.0, "ran_s": 1e9}  # each from 0 to so much
 # Defaults for requests of earlier releases.
-_BEFORE = {"want": "drain", "lost": "", "digest": "", "confidence": 0.0, "ran_s": 0.0}
+_BEFORE = {"want": "drain", "lost": "", "digest": "", "machine": "", "confidence": 0.0, "ran_s": 0.0}
 
 
 class BadRequest(ValueError):
@@ -69,7 +70,8 @@ class DrainRequest:
     `seen_s`.
 
     `want` report: nothing is asked for; the site's ledger is told of that fault. `confidence` is 0 to 1, `ran_s`
-    how long the start had run, `digest` the hash of the line that proves it.
+    how long the start had run, `digest` the hash of the line that proves it, `machine` hashes of what tells the machine
+    that the user's supervisor knows under the node's name.
     """
 
     id: str
@@ -83,6 +85,7 @@ class DrainRequest:
     want: str = "drain"
     lost: str = ""
     digest: str = ""
+    machine: str = ""
     confidence: float = 0.0
     ran_s: float = 0.0
 

@@ -40,6 +40,7 @@ from ftrun.supervisor.nodes.history import (
     fold_entries,
     may_be_common,
 )
+from ftrun.supervisor.nodes.machines import borne_by
 from ftrun.supervisor.nodes.repeat_failures import ENDED, SIGNATURE
 from ftrun.supervisor.store import journal, node_reports, run_dir, site_nodes, user_exclusions
 
@@ -356,7 +357,7 @@ class NodeLedger:
         *,
         writer: str = "",
         domains: Callable[[], Domains] = dict,
-        report: Callable[[Run, list[NodeEntry]], None] = lambda run, entries: None,
+        report: Callable[..., None] = lambda *_: None,
     ) -> None:
         self._report = report
         self._home = home
@@ -397,7 +398,10 @@ class NodeLedger:
             return True
         known = {entry.id for entry in self._reader.entries()}
         lacking = [entry for entry in told if entry.id not in known]
-        self._report(run, lacking)
+        bear = (
+            borne_by([*self._reader.entries(), *told]) if any(e.what == "incident" for e in lacking) else {}
+        )
+        self._report(run, lacking, bear)
         noted = append_entries(self._home, *lacking, writer=self._writer)
         if noted and any(one.what == ENDED and one.detail["result"] == "failed" for one in lacking):
             self._keep_submissions_off(run, now_s)

@@ -15,6 +15,7 @@ strike that stays too long costs a quarantine, one that is dropped for nothing c
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 
 from ftrun.supervisor.model.node_entry import NodeEntry
@@ -63,6 +64,34 @@ def is_another(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
 
 def _differs(key: str, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
     return bool(before.get(key) and now.get(key)) and before[key] != now[key]
+
+
+def is_the_same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether a serial number, a UUID or a cloud's instance id says that these are one machine."""
+    both = [key for key in DECISIVE if one.get(key) and other.get(key)]
+    return bool(both) and one[both[0]] == other[both[0]]
+
+
+DIGEST_CHARS = 16
+
+
+def digests(identity: Mapping[str, str], *, like: str = "") -> str:
+    """What tells the machine, as hashes: `serial=0123456789abcdef,uuid=...`; `like`: only what that text has, too."""
+    wanted = [part.partition("=")[0] for part in like.split(",")] if like else [*DECISIVE, "product"]
+    return ",".join(
+        f"{key}={hashlib.sha256(identity[key].encode()).hexdigest()[:DIGEST_CHARS]}"
+        for key in (*DECISIVE, "product")
+        if key in wanted and identity.get(key)
+    )
+
+
+def borne_by(entries: Iterable[NodeEntry]) -> dict[str, dict[str, str]]:
+    """Node -> what the entries of a ledger, oldest first, tell of the machine that bears its name."""
+    found: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        for node in entry.nodes if entry.what == MACHINE else ():
+            found[node] = known_after(found.get(node, {}), parse_identity(entry.detail))
+    return found
 
 
 def known_after(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:

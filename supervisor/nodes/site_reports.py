@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from ftrun.slurm.client.cluster import ClusterFacts
 from ftrun.slurm.client.errors import SlurmError
@@ -18,12 +20,14 @@ from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.nodes import spool
 from ftrun.supervisor.nodes.drain_rules import DrainRequest
+from ftrun.supervisor.nodes.machines import digests
 
 SETTING = "site-spool"
 NODES_MAX = 4  # of one incident: more of them are no node's own fault
 LATEST_S = 3600.0  # the service refuses what was signed so long after the fault
 AGAIN_S = 60.0
 WAITING_MAX = 200
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class SiteReporter:
@@ -36,11 +40,16 @@ class SiteReporter:
         self._waiting: list[tuple[str, DrainRequest]] = []
         self._again_s = 0.0
 
-    def report(self, run: Run, entries: Sequence[NodeEntry]) -> None:
-        """Leave a report of each incident in these entries that is held against a node. Never raises."""
+    def report(
+        self, run: Run, entries: Sequence[NodeEntry], machines: Mapping[str, Mapping[str, str]] = NOTHING
+    ) -> None:
+        """Leave a report of each incident in these entries that is held against a node. Never raises.
+
+        `machines`: node -> what is known of the machine that bears its name.
+        """
         path, now_s = str(run.settings.get(SETTING, "")), self._now_s()
         if path:
-            found = [(path, one) for entry in entries for one in reports_of(run, entry)]
+            found = [(path, one) for entry in entries for one in reports_of(run, entry, machines)]
             self._waiting += [one for one in found if now_s - one[1].seen_s < LATEST_S]
             if found:
                 self._again_s = 0.0
@@ -64,7 +73,9 @@ class SiteReporter:
         spool.leave_request(folder, replace(request, cluster=facts.name), facts.auth, facts.munge_socket)
 
 
-def reports_of(run: Run, entry: NodeEntry) -> Iterator[DrainRequest]:
+def reports_of(
+    run: Run, entry: NodeEntry, machines: Mapping[str, Mapping[str, str]] = NOTHING
+) -> Iterator[DrainRequest]:
     """A report for each node that this incident is held against."""
     if entry.what != "incident" or entry.detail.get("strike") is not True or len(entry.nodes) > NODES_MAX:
         return
@@ -89,5 +100,6 @@ def reports_of(run: Run, entry: NodeEntry) -> Iterator[DrainRequest]:
             want="report",
             digest=hashlib.sha256(str(entry.detail.get("evidence", "")).encode()).hexdigest(),
             confidence=min(1.0, max(0.0, float(incident.diagnosis.get("confidence", 0.0)))),
+            machine=digests(machines.get(node, NOTHING)),
             ran_s=max(0.0, seen_s - began_s) if began_s else 0.0,
         )

@@ -20,7 +20,7 @@ from typing import Any
 from ftrun.supervisor.site.standing import Event, Report
 
 BACKUPS_KEPT = 7
-REPORT = "id, uid, project, node, job, fault, signature, confidence, seen_s, ran_s, digest"
+REPORT = "id, uid, project, node, job, fault, signature, confidence, seen_s, ran_s, digest, machine"
 A_DAY_S = 86_400.0
 BUSY_S = 10.0
 
@@ -39,6 +39,7 @@ MIGRATIONS = (
     ) WITHOUT ROWID;
     CREATE INDEX events_at ON events (at_s);
     """,
+    "ALTER TABLE reports ADD COLUMN machine TEXT NOT NULL DEFAULT ''",
 )
 """What makes each version of the file of the one before it; a new version is a new row."""
 
@@ -109,9 +110,9 @@ class SiteDatabase:
     def add_report(self, report: Report, taken_s: float) -> None:
         """Keep a report."""
         self._do(
-            f"INSERT OR IGNORE INTO reports ({REPORT}, taken_s) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
+            f"INSERT OR IGNORE INTO reports ({REPORT}, taken_s) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
             (report.id, report.uid, report.project, report.node, report.job, report.fault, report.signature,
-             report.confidence, report.seen_s, report.ran_s, report.digest, taken_s),
+             report.confidence, report.seen_s, report.ran_s, report.digest, report.machine, taken_s),
         )  # fmt: skip
 
     def refuse(self, uid: int, report_id: str, why: str, taken_s: float) -> None:
@@ -134,9 +135,10 @@ class SiteDatabase:
         self._do("INSERT OR REPLACE INTO events VALUES (?,?,?,?,?)", *rows)
 
     def events(self, since_s: float) -> list[Event]:
-        """The events since then, oldest first."""
+        """The events since then, oldest first; which machine bore which name, from the beginning."""
         found = self._rows(
-            "SELECT id, node, at_s, what, detail FROM events WHERE at_s > ? ORDER BY at_s, id", since_s
+            "SELECT id, node, at_s, what, detail FROM events WHERE at_s > ? OR what = 'machine' ORDER BY at_s, id",
+            since_s,
         )
         return [Event(key, node, at_s, what, json.loads(told)) for key, node, at_s, what, told in found]
 
@@ -153,7 +155,8 @@ class SiteDatabase:
         if os.path.exists(copy):
             return
         for table, column in (("reports", "seen_s"), ("refusals", "taken_s"), ("events", "at_s")):
-            self._do(f"DELETE FROM {table} WHERE {column} < ?", (now_s - keep_s,))  # noqa: S608
+            kept = " AND what != 'machine'" if table == "events" else ""
+            self._do(f"DELETE FROM {table} WHERE {column} < ?{kept}", (now_s - keep_s,))  # noqa: S608
         self._copy(copy)
         days = sorted(
             name for name in os.listdir(self._backups) if name[:1].isdigit() and name.endswith(".db")

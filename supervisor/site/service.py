@@ -11,10 +11,11 @@ journal of `drain_service`; a check that was not kept is made again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 
 from ftrun.slurm.client.cluster import NodeRow, NodeUsage
@@ -28,6 +29,7 @@ from ftrun.supervisor.nodes.spool import WaitingRequest
 from ftrun.supervisor.site import observed, standing
 from ftrun.supervisor.site.database import DatabaseError, SiteDatabase
 from ftrun.supervisor.site.drain_service import Answer, DrainService, denied_text
+from ftrun.supervisor.site.machine_history import MachineHistory, follow_machines, sightings
 from ftrun.supervisor.site.publication import Publication
 from ftrun.supervisor.site.standing import Event, Orders, Report, SiteRules, Standing
 
@@ -74,6 +76,21 @@ class SiteService:
     _orders: Orders = Orders()
     _out: set[str] | None = None
     _rows: Mapping[str, NodeRow] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.look, self.drains.look = self._noting(self.look), self._noting(self.drains.look)
+
+    def _noting(self, look: CheckNodes) -> CheckNodes:
+        """The same looks, of which the ledger keeps which machines they met."""
+
+        def looked(nodes: Sequence[str]) -> Mapping[str, CheckReport]:
+            reports = look(nodes)
+            with contextlib.suppress(DatabaseError):
+                if keep_sightings(self.database, reports, self.drains.now()):
+                    self._due, self._out = True, None
+            return reports
+
+        return looked
 
     def round(self) -> list[Answer]:
         """Do what is due. Raises OSError, SlurmError: what was not done stays where it is."""
@@ -215,7 +232,9 @@ class SiteService:
 
     def _folded(self, now_s: float) -> dict[str, Standing]:
         leaves, denied = self.drains.cluster.topology().leaves, self._orders.denied
-        return read_standings(self.database, now_s, leaves, self.rules, denied)
+        return read_standings(
+            self.database, now_s, leaves, self.rules, denied=denied, names=self._rows or None
+        )
 
     # ------------------------------------------------------------------ what follows
 
@@ -235,6 +254,8 @@ class SiteService:
         named = {one.node for one in free}
         peers = {n: drain_rules.control_nodes(n, rows, partitions.values(), named) for n in named}
         reports = self.look(sorted(named.union(*peers.values()))) if named else {}
+        self._fold()  # the node may be another machine than those that were blamed
+        free = [one for one in free if one.node in self.nodes and self.nodes[one.node].corroborated_s]
         for one in free:
             beside = [reports[peer] for peer in peers[one.node] if peer in reports]
             report = reports.get(one.node, CheckReport("unseen"))
@@ -341,16 +362,30 @@ def read_standings(
     now_s: float,
     domains: Mapping[str, tuple[str, ...]],
     rules: SiteRules,
+    *,
     denied: Collection[int] = (),
+    names: Collection[str] | None = None,
 ) -> dict[str, Standing]:
-    """What the ledger says of each node now; reports of `denied` users count for nothing. Raises DatabaseError."""
+    """What the ledger says of each node now; reports of `denied` users count for nothing. `names`: the nodes that Slurm
+    knows now. Raises DatabaseError.
+    """
     reports = [one for one in database.reports(now_s - standing.MONTH_S) if one.uid not in denied]
-    return standing.fold(reports, database.events(now_s - KEEP_S), now_s, rules, domains)
+    return standing.fold(
+        *follow_machines(reports, database.events(now_s - KEEP_S), names), now_s, rules, domains
+    )
+
+
+def keep_sightings(database: SiteDatabase, reports: Mapping[str, CheckReport], now_s: float) -> bool:
+    """Keep which machines these looks met; whether a name has gone on to another one. Raises DatabaseError."""
+    news, another = sightings(MachineHistory(database.events(now_s)), reports, now_s)
+    if news:
+        database.add_events(*news)
+    return another
 
 
 def _report(asked: DrainRequest, uid: int, stays: Collection[NodeUsage], now_s: float) -> Report:
     project = next((stay.account for stay in stays if stay.uid == uid and asked.node in stay.nodes), "")
     return Report(
         asked.id, uid, project, asked.node, asked.job, asked.fault, asked.signature,
-        asked.confidence, min(asked.seen_s, now_s), asked.ran_s, asked.digest,
+        asked.confidence, min(asked.seen_s, now_s), asked.ran_s, asked.digest, asked.machine,
     )  # fmt: skip

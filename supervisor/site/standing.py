@@ -63,12 +63,13 @@ class Report:
     seen_s: float
     ran_s: float = 0.0
     digest: str = ""
+    machine: str = ""  # digests of the machine that the user's supervisor knew under this name
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """`what`: out (left service; detail by: ftrun or others), back, checked (result: sick, healthy, unseen, held),
-    quarantined (until_s), released (by a person), swept (result: sick, well, unseen; findings).
+    quarantined (until_s), released (by a person), swept (result: sick, well, unseen; findings), machine (what a look told of the machine with that name).
     """
 
     id: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -13,6 +14,7 @@ import stat
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -572,6 +574,14 @@ def test_an_administrators_day(office: Office, box: Sandbox, jobs: dict[int, str
     for words in ("out of service: ftrun: llm-0042", "nobody asked for its drain: drained", "recheck"):
         assert words in story, story
     assert told("site", "deny", "--off", "1") == "not paused\n"
+    archive = office.folder / "ticket.tar.gz"
+    ticket = json.loads(told("site", "ticket", "n0", "--json", f"--out={archive}"))
+    assert {one["check"] for one in ticket["findings"] if one["severity"] == "bad"} == {"gpu-check"}
+    with tarfile.open(archive) as packed:
+        texts = [(packed.extractfile(one) or io.BytesIO()).read().decode() for one in packed.getmembers()]
+    assert not any(word in text for text in texts for word in ("nobody", "llm-0042", str(office.folder)))
+    assert "File exists" in told("site", "ticket", "n0", "--no-look", f"--out={archive}", status=2)
+    assert "knows a node 'n77'" in told("site", "ticket", "n77", status=2)
     for typed, line in (
         ("why n77", "knows no node 'n77'"),
         ("node n77", "knows a node 'n77'"),
