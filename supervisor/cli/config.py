@@ -222,6 +222,8 @@ def _named(directives: list[str]) -> list[tuple[str, str]]:
 
 
 def _quoted(value: str) -> str:
+    if "'" in value and not set(value) & set('"\\$`'):
+        return f'"{value}"'
     return shlex.quote(value) if set(value) & set(" \t\"'\\#$`") else value
 
 

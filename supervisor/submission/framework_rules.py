@@ -127,7 +127,7 @@ def _torchtitan(made: Proposal, program: Program) -> None:
     made.resume(f"--checkpoint.load_step={STEP}")
     if not program.has("checkpoint.enable", "checkpoint.enable_checkpoint"):
         made.questions.append(
-            "Are checkpoints enabled in the TOML file ([checkpoint] enable)? The command has no --checkpoint.enable."
+            "Are checkpoints enabled in the TOML file, or by the function of --config? The command has no --checkpoint.enable."
         )
 
 
@@ -147,7 +147,8 @@ def _nemo(made: Proposal, program: Program) -> None:
             "Does it resume by itself (exp_manager.resume_if_exists, AutoResume)? Then no resume line is needed."
         )
     else:
-        made.resume(f"++exp_manager.resume_from_checkpoint={CHECKPOINT}")
+        # Quoted for Hydra: NeMo's own file names have `=` in them.
+        made.resume(f"++exp_manager.resume_from_checkpoint='{CHECKPOINT}'")
 
 
 def _mindspore(made: Proposal, program: Program) -> None:

@@ -129,6 +129,17 @@ def test_a_value_with_a_space_is_one_word_of_the_directive(script: Path) -> None
     assert shlex.split(line.removeprefix("#FTRUN ")) == ["--checkpoint=my ck/*.pt"]
 
 
+def test_quotes_that_the_program_must_see_stay_in_the_directive(script: Path) -> None:
+    """Hydra refuses an override whose value has an equals sign, as NeMo's file names have, unless it is quoted."""
+    script.write_text('#!/bin/bash\npython train.py exp_manager.explicit_log_dir=r "$@"\n')
+    wanted = "#FTRUN --resume-arg=\"++exp_manager.resume_from_checkpoint='{checkpoint}'\""
+    assert cli.main(["init", "--write", str(script)]) == 0
+    once = script.read_text()
+    assert wanted in once.splitlines()
+    assert cli.main(["init", "--write", str(script)]) == 0
+    assert script.read_text() == once
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [
