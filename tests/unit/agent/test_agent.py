@@ -356,7 +356,7 @@ def test_without_a_spare_the_others_go_on_at_the_next_valid_size(make: Callable[
     stage.until("start.first-step")
     stage.steps.silent = {stage.nodes[1], stage.nodes[3]}
     told = stage.fails(2, TRANSIENT)
-    assert told["nodes"] == f"{stage.nodes[2]},{stage.nodes[0]}", "the lost node's neighbour is a spare now"
+    assert told["nodes"] == f"{stage.nodes[0]},{stage.nodes[2]}", "the lost node's neighbour is a spare now"
 
 
 @pytest.mark.parametrize("refused", ["", "Job update not available right now"])
@@ -397,7 +397,7 @@ def test_the_batch_node_is_replaced_only_where_srun_was_called(make: Callable[..
     called = make(wanted=3, active=2)
     called.steps.unfit = {called.nodes[0]: "it is broken"}
     (called.talk_dir / "calls.1").write_text("1700000000 4711 srun ./train\n")
-    assert called.fails(1, TRANSIENT)["nodes"] == f"{called.nodes[2]},{called.nodes[1]}"
+    assert called.fails(1, TRANSIENT)["nodes"] == f"{called.nodes[1]},{called.nodes[2]}"
 
 
 def test_what_cannot_succeed_is_left_to_the_end(make: Callable[..., Stage]) -> None:
