@@ -34,6 +34,7 @@ FRAMEWORKS = {
     "orbax": "JAX with Orbax",
     "mindspore": "MindSpore",
     "megatron": "Megatron-LM",
+    "nemo": "NeMo",
     "torchtitan": "torchtitan",
 }
 ON_ONE_NODE = {"torchrun_nodes": "torchrun"}
