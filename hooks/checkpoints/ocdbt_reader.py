@@ -8,15 +8,20 @@ The manifest names the root of each version with the bytes of all nodes and valu
 children, or the places of its values. A file name has a base, which is a prefix of the names in that file's
 nodes. A small tree is walked; of a large one only the bytes are counted. What is not understood proves nothing.
 
+A zstd frame is decompressed by the system's libzstd, since the standard library can only from Python 3.14. libzstd is
+part of nearly every Linux: package managers, systemd and the kernel's tools use it. Where it is missing a frame is not
+understood.
+
 Source: tensorstore's description of the format (kvstore/ocdbt/index.rst), its kvstore/ocdbt/format; files
 written by Orbax 0.5 and 0.12.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints.listing import FileFact, read_part
 from ftrun.hooks.checkpoints.model import TORN, Damaged, damage
@@ -28,6 +33,7 @@ MANIFEST_BYTES_MAX = 1 << 20  # of versions inline there are 16, some kilobytes
 NODE_BYTES_MAX = 1 << 27
 TAIL_BYTES = 1 << 16
 POLYNOMIAL = 0x82F63B78
+OUT_BYTES_MAX = 1 << 20
 
 
 def check_ocdbt(path: str, fact: FileFact, level: str, before_s: float) -> str:  # noqa: ARG001 - as every kind is asked
@@ -150,9 +156,7 @@ def _body(framed: bytes) -> bytes:
         raise ValueError(version)
     if not compression:
         return body
-    from ftrun.hooks.checkpoints import zstd  # ctypes is for those who need it
-
-    return zstd.decompress(body)
+    return decompress(body)
 
 
 class _Reader:
@@ -240,3 +244,34 @@ def _read_files(reader: _Reader, base: str) -> list[tuple[str, str]]:
         before = before[:begin] + reader.bytes(length).decode()
         files.append((base + before, base + before[:own]))
     return files
+
+
+def decompress(frame: bytes) -> bytes:
+    """The content of the frame that stands at the beginning. Raises ValueError."""
+    import ctypes  # for those who need it
+
+    library = _library()
+    frame_bytes = library.ZSTD_findFrameCompressedSize(frame, len(frame)) if library else 0
+    if not library or library.ZSTD_isError(frame_bytes):
+        raise ValueError("no zstd frame, or no library for it")
+    out = ctypes.create_string_buffer(OUT_BYTES_MAX)
+    size_bytes = library.ZSTD_decompress(out, OUT_BYTES_MAX, frame, frame_bytes)
+    if library.ZSTD_isError(size_bytes):
+        raise ValueError("a damaged zstd frame, or more than a database's node has")
+    return out.raw[:size_bytes]
+
+
+@functools.cache
+def _library() -> Any:
+    """The library; None without one."""
+    import ctypes
+
+    try:
+        found = ctypes.CDLL("libzstd.so.1")
+    except OSError:
+        return None
+    found.ZSTD_findFrameCompressedSize.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
+    found.ZSTD_decompress.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+    found.ZSTD_isError.argtypes = (ctypes.c_size_t,)
+    found.ZSTD_findFrameCompressedSize.restype = found.ZSTD_decompress.restype = ctypes.c_size_t
+    return found

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from ftrun.hooks.runtime import procfs
 from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine
-from ftrun.hooks.runtime.job_cgroup import job_and_step
 from ftrun.hooks.runtime.procfs import Process
+from ftrun.hooks.runtime.start_processes import job_and_step
 
 # --- processes
 

@@ -21,8 +21,8 @@ from typing import Optional
 from ftrun.hooks.runtime import procfs
 from ftrun.hooks.runtime.finding import DEGRADED, OK, UNKNOWN, Finding
 from ftrun.hooks.runtime.host import Machine, NoAnswer
-from ftrun.hooks.runtime.job_cgroup import NO_JOB, OwnJob, job_and_step, own_job
 from ftrun.hooks.runtime.procfs import Process
+from ftrun.hooks.runtime.start_processes import NO_JOB, OwnJob, job_and_step, own_job
 
 NAME = "leftovers"
 READ_S = 2.0

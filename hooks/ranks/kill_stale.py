@@ -22,7 +22,6 @@ from typing import Optional
 
 from ftrun.hooks.runtime import UsageError
 from ftrun.hooks.runtime.command_line import parser_of
-from ftrun.hooks.runtime.job_cgroup import own_job
 from ftrun.hooks.runtime.procfs import environments, read_text
 from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.runtime.slurm_env import node_name
@@ -32,6 +31,7 @@ from ftrun.hooks.runtime.start_processes import (
     Process,
     Start,
     job_of_claim,
+    own_job,
     parse_environment,
     run_and_attempt_of,
     start_of,

@@ -20,7 +20,7 @@ import time
 
 from ftrun.hooks.runtime import UsageError, start_processes
 from ftrun.hooks.runtime.command_line import parse_options
-from ftrun.hooks.runtime.exclusive import is_taken
+from ftrun.hooks.runtime.ownership import is_taken
 from ftrun.hooks.runtime.slurm_env import node_name
 
 TYPE_CHECKING = False

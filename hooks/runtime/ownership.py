@@ -3,11 +3,16 @@
 A file that another user of the same machine can write must never be run, read as settings, or followed as a
 link. As with git's safe.directory and sshd's StrictModes, a path is trusted if it belongs to this user or
 root and no other user may write it. A group counts as private to this user by the convention that it has the
-user's name. The fence daemon keeps this module loaded for days, so it imports almost nothing.
+user's name.
+
+A claim is a name that one process alone can make. SFTP has no word for "it is there": on sshfs the loser of a race is
+told EPERM, and only who comes later is told EEXIST. To `link` and `symlink` EPERM can also mean that the file system has
+no such links. The fence daemon keeps this module loaded for days, so it imports almost nothing.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -176,3 +181,8 @@ def _user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OSError):
         return f"user {uid}"
+
+
+def is_taken(error: OSError, path: str) -> bool:
+    """Whether making `path` failed with `error` because it is there by now."""
+    return error.errno == errno.EEXIST or (error.errno == errno.EPERM and os.path.lexists(path))

@@ -23,7 +23,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.runtime import job_cgroup, start_processes
+from ftrun.hooks.runtime import start_processes
 from ftrun.hooks.runtime.host import Machine
 
 STAT_BYTES = 4096
@@ -148,12 +148,12 @@ def owner(machine: Machine, pid: int) -> Optional[Owner]:
     status = machine.read(f"/proc/{pid}/status")
     if not status:
         return None
-    own = job_cgroup.own_job(os.environ, machine.peek("/proc/self/cgroup") or "")
+    own = start_processes.own_job(os.environ, machine.peek("/proc/self/cgroup") or "")
     return owner_from(pid, status, machine.read(f"/proc/{pid}/cgroup") or "", own)
 
 
 def owner_from(
-    pid: int, status: str, cgroup: str, own: job_cgroup.OwnJob = job_cgroup.NO_JOB
+    pid: int, status: str, cgroup: str, own: start_processes.OwnJob = start_processes.NO_JOB
 ) -> Optional[Owner]:
     """The same, parsed from the text of both files; `own` is the caller's job."""
     uid = re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE)
@@ -164,7 +164,7 @@ def owner_from(
     return Owner(
         pid,
         int(uid.group(1)),
-        job_cgroup.job_and_step(cgroup, own)[0],
+        start_processes.job_and_step(cgroup, own)[0],
         state.group(1) if state else "",
         name.group(1) if name else "",
     )

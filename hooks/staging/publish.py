@@ -22,7 +22,7 @@ from typing import Callable, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import manifest, names
 from ftrun.hooks.checkpoints.model import Damaged
-from ftrun.hooks.runtime.exclusive import is_taken
+from ftrun.hooks.runtime.ownership import is_taken
 from ftrun.hooks.staging import copy, merge, records, replace
 from ftrun.hooks.staging.copy import Disk, read
 from ftrun.hooks.staging.records import Publishing, Seal

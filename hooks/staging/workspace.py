@@ -19,7 +19,7 @@ import shutil
 import stat
 import time
 
-from ftrun.hooks.runtime import job_cgroup, procfs
+from ftrun.hooks.runtime import procfs, start_processes
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.ownership import NotPrivate, is_own_folder, private_folder, why_replaceable
 from ftrun.hooks.runtime.procfs import environments
@@ -129,9 +129,10 @@ class Living:
         own = {os.getpid(), os.getppid()}
         pids = [pid for pid in listed() if pid not in own]
         told = {pid: parse_environment(text) for pid, text, _ in environments(pids, empty=True)}
-        caller = job_cgroup.own_job(os.environ)
+        caller = start_processes.own_job(os.environ)
         grouped = {
-            pid: job_cgroup.job_and_step(procfs.read_text(f"/proc/{pid}/cgroup"), caller)[0] for pid in pids
+            pid: start_processes.job_and_step(procfs.read_text(f"/proc/{pid}/cgroup"), caller)[0]
+            for pid in pids
         }
         known = {pid: words.get("SLURM_JOB_ID", "") for pid, words in told.items()}
         self._jobs = {*grouped.values(), *known.values()} - {""}

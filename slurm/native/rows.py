@@ -13,9 +13,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ftrun.slurm.client.cluster import JobRow, JobState, NodeRow, PartitionRow
-from ftrun.slurm.client.node_states import has_outlived, parse_node_state
 from ftrun.slurm.client.nodeset import expand
-from ftrun.slurm.client.parse import parse_state
+from ftrun.slurm.client.parse import has_outlived, parse_node_state, parse_state
 from ftrun.slurm.records import dataclass
 
 PAUSES_S = (0.0, 1.0, 60.0, 120.0, 300.0, 600.0, 1800.0)

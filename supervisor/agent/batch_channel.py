@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from ftrun.hooks.runtime.exclusive import is_taken
+from ftrun.hooks.runtime.ownership import is_taken
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.records import dataclass

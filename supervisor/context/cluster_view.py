@@ -9,8 +9,8 @@ from ftrun.hooks.runtime.formats import parse_bytes
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.config.node_counts import sizes_of_settings
-from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import RunContext
+from ftrun.supervisor.context.services import ClusterSnapshot
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.policy import policy_input, queue
 from ftrun.supervisor.store import attempt_dir, checkpoints

@@ -24,8 +24,7 @@ from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.parse import has_token
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config.settings import number_of
-from ftrun.supervisor.context.cluster_snapshot import STALE_AFTER_S, ClusterSnapshot, Stale
-from ftrun.supervisor.context.services import Services
+from ftrun.supervisor.context.services import STALE_AFTER_S, ClusterSnapshot, Services, Stale
 from ftrun.supervisor.diagnosis.launch_state import LaunchState
 from ftrun.supervisor.model import job_rows
 from ftrun.supervisor.model.events import apply

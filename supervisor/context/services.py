@@ -1,4 +1,4 @@
-"""What all runs of one supervisor share: cluster, clock, lease, catalogue, ledger, its own log. (I/O)"""
+"""What all runs of one supervisor share: cluster and its snapshots, clock, lease, catalogue, ledger, its own log. (I/O)"""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, TypeVar
 
-from ftrun.slurm.client.cluster import Cluster, ClusterFacts, SubmitRequest, Submitted
+from ftrun.slurm.client.cluster import Cluster, ClusterFacts, JobRow, NodeRow, SubmitRequest, Submitted
 from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.context.accounting_cache import AccountingCache
-from ftrun.supervisor.context.cluster_snapshot import ALL_RUNS
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.timers import Slots
 from ftrun.supervisor.nodes.ledger import NodeLedger
@@ -27,6 +26,8 @@ from ftrun.supervisor.telemetry.tail import Descriptors
 JOURNALS_SHARE = 4  # the share of open files for journals is one in so many; logs have half
 SETTINGS_KEPT = 8
 T = TypeVar("T")
+STALE_AFTER_S = 10.0
+ALL_RUNS = ""
 
 
 @dataclass
@@ -157,3 +158,24 @@ class Services:
 
 def _in_background(deed: Callable[[], None]) -> None:
     threading.Thread(target=deed, name="background", daemon=True).start()
+
+
+class Stale(Exception):
+    """The snapshot is too old to act on: take a new one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """One snapshot of the cluster.
+
+    `jobs` and `nodes` are None while Slurm cannot be seen: then keep state and do nothing.
+    """
+
+    now_s: float
+    mono_s: float
+    jobs: Mapping[str, JobRow] | None
+    nodes: Mapping[str, NodeRow] | None
+    families: Mapping[str, tuple[JobRow, ...]] = field(
+        default_factory=dict
+    )  # job id of a submission -> its rows
+    tokens: tuple[JobRow, ...] = ()  # not in each snapshot: jobs with a token that no present attempt owns

@@ -23,8 +23,8 @@ from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.parse import has_token
 from ftrun.slurm.commands.accounting import AccountingRow
 from ftrun.slurm.records import replace
-from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import RunContext
+from ftrun.supervisor.context.services import ClusterSnapshot
 from ftrun.supervisor.model.run import Attempt
 
 SUBMITTED_WITHIN_S = 60.0  # sbatch answers within this time after Slurm's own submit time

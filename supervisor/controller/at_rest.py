@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.slurm.client.cluster import NodeRow
-from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import RunContext
+from ftrun.supervisor.context.services import ClusterSnapshot
 from ftrun.supervisor.controller import user_hooks
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.store import run_dir as store_run_dir

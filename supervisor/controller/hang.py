@@ -33,8 +33,8 @@ from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import RunContext
+from ftrun.supervisor.context.services import ClusterSnapshot
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.timers import Interval, Intervals
 from ftrun.supervisor.store import attempt_dir

@@ -22,9 +22,8 @@ from ftrun.slurm.client.cluster import Cluster, JobRow, NodeRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config import home as config_home
-from ftrun.supervisor.context.cluster_snapshot import STALE_AFTER_S, ClusterSnapshot, Stale
 from ftrun.supervisor.context.run_context import JournalChanged, RunContext
-from ftrun.supervisor.context.services import Services
+from ftrun.supervisor.context.services import STALE_AFTER_S, ClusterSnapshot, Services, Stale
 from ftrun.supervisor.controller import (
     accounting,
     companions,

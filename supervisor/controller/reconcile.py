@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import RunContext
-from ftrun.supervisor.context.services import Services
+from ftrun.supervisor.context.services import ClusterSnapshot, Services
 from ftrun.supervisor.controller import (
     agent_link,
     arrays,

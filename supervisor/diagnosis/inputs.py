@@ -28,7 +28,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from ftrun.slurm.client import node_states, nodeset, parse
+from ftrun.slurm.client import nodeset, parse
 from ftrun.slurm.client.cluster import JobDetails
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.accounting import accounted
@@ -222,7 +222,7 @@ def _node_states(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_down(state: str) -> bool:
-    base, flags = node_states.parse_node_state(state)
+    base, flags = parse.parse_node_state(state)
     return base in {"down", "error"} or "not_responding" in flags or "fail" in flags
 
 

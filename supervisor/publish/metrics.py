@@ -7,6 +7,9 @@ Every sample has the label `user`, since many users' files lie in one folder, an
 user's usual one. At most `RUNS_MAX` runs have series of their own: those that changed last. A run that ended is
 left with its last values for a while (`follower.LEAVE_AFTER_S`); what it counted stays in the sums for ever.
 
+The checkpoints of runs are the users', on file systems that may not answer, so a thread looks at them and nobody waits
+for it.
+
 $FTRUN_HOME/publish/metrics.json   what the counters were last, so that they never fall
 """
 
@@ -15,21 +18,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ftrun.supervisor.config.home import home_dir, write_atomically
-from ftrun.supervisor.model.run import Record
+from ftrun.supervisor.config.settings import text_of
+from ftrun.supervisor.model.run import Record, Run
+from ftrun.supervisor.model.states import State
 from ftrun.supervisor.nodes import ledger
 from ftrun.supervisor.nodes.history import fold_entries
 from ftrun.supervisor.publish import series
-from ftrun.supervisor.publish.checkpoint_ages import CheckpointAges
 from ftrun.supervisor.publish.public_file import write_public
 from ftrun.supervisor.publish.publisher import FollowedRun, Kept, Publisher
 from ftrun.supervisor.publish.series import GAUGE, HISTOGRAM, NAMES, RunFigures, Samples, Totals
-from ftrun.supervisor.store import run_dir
+from ftrun.supervisor.store import checkpoints, run_dir, submission_context
 
 PUBLISH_EVERY_S = 15.0
 RECOUNT_EVERY_S = 60.0  # how often the time of a run is counted that only goes on
@@ -38,6 +43,8 @@ NODES_EVERY_S = 60.0
 PORT_EVERY_S = 60.0  # how often a port that is in use is tried
 RUNS_MAX, NODES_MAX = 1000, 500
 LOOPBACK = "127.0.0.1"
+CHECKPOINTS_EVERY_S = 120.0
+_LIVE = (State.RUNNING, State.SUSPECT)
 
 
 class _Counted:
@@ -304,3 +311,38 @@ def _version() -> str:
     with contextlib.suppress(PackageNotFoundError):
         return version("ftrun")
     return "unknown"
+
+
+class CheckpointAges:
+    """`written_s`: run -> Unix seconds, of the live runs that have a checkpoint."""
+
+    def __init__(self) -> None:
+        self.written_s: Mapping[str, float] = {}
+        self._looked_s = float("-inf")
+        self._thread: threading.Thread | None = None
+
+    def look(self, runs: Mapping[str, FollowedRun], mono_s: float) -> None:
+        """Begin to look where it is due."""
+        if mono_s - self._looked_s < CHECKPOINTS_EVERY_S or (
+            self._thread is not None and self._thread.is_alive()
+        ):
+            return
+        self._looked_s = mono_s
+        wanted = {run_id: (one.dir, one.run) for run_id, one in runs.items() if one.run.state in _LIVE}
+        self._thread = threading.Thread(target=self.look_now, args=(wanted,), daemon=True)
+        self._thread.start()
+
+    def look_now(self, wanted: Mapping[str, tuple[str, Run]]) -> None:
+        """Look at these, however long it takes."""
+        found: dict[str, float] = {}
+        for run_id, (folder, run) in wanted.items():
+            with contextlib.suppress(OSError, ValueError, LookupError):
+                pattern = text_of(run.settings, "checkpoint")
+                if pattern:
+                    marker = text_of(run.settings, "checkpoint-marker")
+                    cwd = submission_context.cwd(folder)
+                    newest = checkpoints.newest_checkpoint(pattern, marker=marker, cwd=cwd)
+                    written_s = checkpoints.modified_s(newest) if newest else None
+                    if written_s is not None:
+                        found[run_id] = written_s
+        self.written_s = found

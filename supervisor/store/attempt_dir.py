@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ftrun.hooks.runtime.exclusive import is_taken
+from ftrun.hooks.runtime.ownership import is_taken
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config import home

@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from ftrun.hooks.runtime.exclusive import is_taken
+from ftrun.hooks.runtime.ownership import is_taken
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.store import run_dir

@@ -30,7 +30,7 @@ SLACK_S = 0.5
 RACES = 60
 RACE = """\
 import json, os, sys, time
-from ftrun.hooks.runtime.exclusive import is_taken
+from ftrun.hooks.runtime.ownership import is_taken
 own, folder, start_s, count = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
 draft = f"{folder}/draft.{own}"
 open(draft, "w").close()

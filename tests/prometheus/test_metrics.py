@@ -184,12 +184,8 @@ def expressions_of_the_dashboard() -> list[str]:
     return [expression.replace("$user", ".*").replace("$run", ".*") for expression in found]
 
 
-def test_every_expression_has_an_answer_and_each_alert_fires_on_a_real_prometheus(
-    home: tuple[Path, dict[str, str]], tmp_path: Path
-) -> None:
-    """The runs are journals replayed in time; windows and waits are shortened, since nobody waits a day here."""
-    folder, env = home
-    cwd = tmp_path / "job"
+def _runs_of_a_day(folder: Path, cwd: Path) -> tuple[Runs, Any]:
+    """A run that trains, one in doubt, one that will fail, and a bad node of three days; the one that will fail is returned."""
     (cwd / "ckpt").mkdir(parents=True)
     checkpoint = cwd / "ckpt" / "step-100.pt"
     checkpoint.write_bytes(b"x" * 100)
@@ -213,7 +209,16 @@ def test_every_expression_has_an_answer_and_each_alert_fires_on_a_real_prometheu
         }
         entry = NodeEntry(at_s, "incident", ("n1",), detail={"incident": "1.0", "strike": True}, **more)
         assert ledger.append_entries(str(folder), entry, writer="test")
+    return runs, fails
 
+
+def test_every_expression_has_an_answer_and_each_alert_fires_on_a_real_prometheus(
+    home: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    """The runs are journals replayed in time; windows and waits are shortened, since nobody waits a day here."""
+    folder, env = home
+    cwd = tmp_path / "job"
+    runs, fails = _runs_of_a_day(folder, cwd)
     rules = (SHIPPED / "alerts.yml").read_text()
     subprocess.run(["promtool", "check", "rules", str(SHIPPED / "alerts.yml")], check=True, timeout=60)
     names = re.findall(r"alert: (\w+)", rules)

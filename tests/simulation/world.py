@@ -25,7 +25,7 @@ from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest, Submitte
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.config import settings
-from ftrun.supervisor.context.cluster_snapshot import STALE_AFTER_S
+from ftrun.supervisor.context.services import STALE_AFTER_S
 from ftrun.supervisor.controller.loop import Supervisor
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.model.states import State

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ftrun.slurm.client import parse
 from ftrun.slurm.client.cluster import JobState, NodeUsage
-from ftrun.slurm.client.node_states import parse_node_state
 from ftrun.slurm.client.nodeset import expand, fold
+from ftrun.slurm.client.parse import parse_node_state
 
 HEAD = (
     "JobId={id} {member}JobName={name} {extra}UserId=bob(1000) GroupId=bob(1000) MCS_label=N/A Priority=1 Nice=0 Account=(null) "

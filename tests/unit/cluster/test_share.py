@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.runtime.exclusive import is_taken
+from ftrun.hooks.runtime.ownership import is_taken
 from ftrun.slurm.cluster.plan import SETTINGS
 from ftrun.supervisor.cluster import share, site_file
 from ftrun.supervisor.cluster.state import ClusterState

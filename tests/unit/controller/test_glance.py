@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import LaunchObservations
+from ftrun.supervisor.context.services import ClusterSnapshot
 from ftrun.supervisor.controller.loop import GLANCE_EVERY_S, Supervisor
 from ftrun.supervisor.controller.observe import EndedScript
 from ftrun.supervisor.model.states import State

@@ -10,8 +10,8 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import Unreachable
-from ftrun.supervisor.context.cluster_snapshot import Stale
 from ftrun.supervisor.context.run_context import RunContext
+from ftrun.supervisor.context.services import Stale
 from ftrun.supervisor.controller import hang
 from ftrun.supervisor.store import run_dir
 from tests.fake_slurm import faults

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import LaunchObservations
+from ftrun.supervisor.context.services import ClusterSnapshot
 from ftrun.supervisor.controller import hang
 from ftrun.supervisor.model import events, run
 from ftrun.supervisor.model.run import Attempt

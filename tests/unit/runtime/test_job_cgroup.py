@@ -23,7 +23,7 @@ from ftrun.hooks.health import leftovers
 from ftrun.hooks.ranks import kill_stale
 from ftrun.hooks.runtime import procfs
 from ftrun.hooks.runtime.host import Machine
-from ftrun.hooks.runtime.job_cgroup import NO_JOB, OwnJob, job_and_step, own_job
+from ftrun.hooks.runtime.start_processes import NO_JOB, OwnJob, job_and_step, own_job
 from ftrun.hooks.staging import workspace
 
 Seen = TypeVar("Seen")
