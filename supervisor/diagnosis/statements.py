@@ -227,7 +227,8 @@ def _diagnosis(case: Case, best: Statement, told: Sequence[Statement]) -> Diagno
         retry=reading.retry or supervised,
         action=_action(reading.exclude and bool(who), retry=reading.retry or supervised),
         nodes=who,
-        exclude=reading.exclude and (bool(who) or reading.who == "self"),
+        # A machine that no line names is left out only where the words have one meaning.
+        exclude=reading.exclude and (bool(who) or (reading.who == "self" and not rivals)),
         confidence=clamp_confidence(confidence),
         signature=SIGNATURE + reading.id,
         title=f"its words tell of {reading.fault.value}: {best.found.sentence.strip()[:120]}",

@@ -286,3 +286,11 @@ def test_where_most_are_missing_nobody_is_named() -> None:
     assert not read("Stalled ops:", "grad_12 [ready ranks: 0]", "world_size=8").nodes
     rows = ("NAME   STATUS", "cn01   NotReady", "cn02   NotReady", "cn03   Ready")
     assert not read(*rows).nodes
+
+
+def test_words_of_two_meanings_leave_no_nameless_machine_out() -> None:
+    """A machine that no line names is left out only where all words agree."""
+    sick, wrong = "error: accelerator 3 does not respond", "error: option speed is not recognized"
+
+    assert read(sick).exclude
+    assert not read(sick, wrong).exclude
