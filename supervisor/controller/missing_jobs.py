@@ -32,7 +32,15 @@ class _Absence:
 
     lacking: Stopwatch = field(default_factory=Stopwatch)
     unwatched: bool = False  # Slurm had the time to forget the job before we noticed
-    ended_row: JobRow | None = None  # Slurm showed this end, which is not recorded yet
+
+
+@dataclass
+class _EndedRows:
+    """Of all runs: run -> its attempt and launch, and the end that Slurm showed of it, which is not recorded yet. A
+    supervisor that loses its lease and leads again still knows it.
+    """
+
+    of_run: dict[str, tuple[tuple[int, int], JobRow]] = field(default_factory=dict)
 
 
 def note_seen(ctx: RunContext, row: JobRow) -> None:
@@ -41,7 +49,15 @@ def note_seen(ctx: RunContext, row: JobRow) -> None:
     ctx.observations.seen_s = ctx.snapshot.mono_s
     absence = ctx.observations.per_launch(_Absence)
     absence.lacking.stop()
-    absence.ended_row = row if row.state.ended and not ctx.started_again(row) else None
+    ended = ctx.services.shared(_EndedRows).of_run
+    if row.state.ended and not ctx.started_again(row):
+        ended[ctx.run.id] = (_place(ctx), row)
+    else:
+        ended.pop(ctx.run.id, None)
+
+
+def _place(ctx: RunContext) -> tuple[int, int]:
+    return ctx.attempt.number, ctx.attempt.launch.number
 
 
 def handle_missing_job(ctx: RunContext) -> None:
@@ -76,11 +92,10 @@ def forgotten_end(ctx: RunContext) -> JobRow | None:
     What it showed still counts: a user's cancel is never undone (P5). Raises SlurmError.
     """
     note_missing(ctx)
-    row = ctx.observations.per_launch(_Absence).ended_row
-    is_ours = (
-        row is not None and job_rows.base_job_id(row.job_id) == ctx.attempt.job
-    )  # another may have been adopted
-    return row if is_ours and is_gone(ctx) else None
+    place, row = ctx.services.shared(_EndedRows).of_run.get(ctx.run.id, ((0, 0), None))
+    # Another job may have been adopted.
+    is_ours = row is not None and job_rows.base_job_id(row.job_id) == ctx.attempt.job
+    return row if is_ours and place == _place(ctx) and is_gone(ctx) else None
 
 
 def note_missing(ctx: RunContext) -> None:

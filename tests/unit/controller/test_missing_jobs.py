@@ -17,16 +17,20 @@ def _unreachable(_job: str) -> None:
     raise Unreachable("Unable to contact slurm controller (connect failure)")
 
 
+@pytest.mark.parametrize("leads_anew", [False, True])
 def test_a_users_cancel_that_slurm_showed_once_is_not_undone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, leads_anew: bool
 ) -> None:
-    """The exit could not be asked for until Slurm had forgotten the job."""
+    """The exit could not be asked for until Slurm had forgotten the job; the supervisor may have lost its lease meanwhile."""
     life = Life(tmp_path)
     life.until("running")
     life.train(1, 5)
     monkeypatch.setattr(life.cluster, "details", _unreachable)
     life.cluster.cancel(life.attempt.job)
-    life.live(TIMING.min_job_age_s + 10)
+    life.live(TIMING.min_job_age_s + 5)
+    if leads_anew:
+        life.supervisor.forget()
+    life.live(5)
     monkeypatch.undo()
     life.until("stopped")
 
