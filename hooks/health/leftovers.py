@@ -6,7 +6,7 @@ hang, so a child reads it that can be abandoned. Our own ancestors have the job'
 well, because Slurm sets it for the epilog.
 
 Checked against: processes that outlived `setsid` jobs under proctrack/linuxproc of 22.05; cgroup paths as in
-job_cgroup.
+start_processes.
 """
 
 from __future__ import annotations
