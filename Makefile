@@ -6,7 +6,7 @@ RUNS ?= 10000
 HOURS ?= 1
 ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms node-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers healthy-months test-board gpu-proofs gpu-kit release
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms node-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers healthy-months test-board gpu-proofs gpu-kit release test-packages
 
 check:
 	.ci/env dev
@@ -39,6 +39,10 @@ gpu-kit:
 # dist/: the sdist, the wheel, and an archive for login nodes without a network, which is tried where no network is. PYTHONS="3.12".
 release:
 	.ci/release
+
+# The .debs of `make release` installed, upgraded and removed in a clean Debian root; the .rpms looked at by rpm's own tools. As root.
+test-packages:
+	.ci/package/try
 
 test-frameworks:
 	.ci/env dev
