@@ -713,6 +713,7 @@ class World:
         config_home.write_atomically(
             path, f'{{"want":"{want}","by":"ann","halt":{str(halt).lower()}}}'.encode()
         )
+        run_dir.announce(self.home)
 
     # ------------------------------------------------------------------ ftrun sbatch
 
