@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PATH = "/var/tmp/ftrun-cluster.claim"  # noqa: S108
+TEXT_CHARS, TIME_MAX_S = 500, 1e11
 FIELDS = ("token", "name", "user", "since_s", "by", "folder")
 
 
@@ -31,7 +32,7 @@ def take(step: dict[str, Any]) -> dict[str, Any]:
         if theirs.get("token") == mine["token"]:
             return {"taken": False}
         whose = (
-            f"cluster {theirs['name']} of {theirs['user']}"
+            f"cluster {theirs['name']} of {theirs.get('user')}"
             if theirs.get("name")
             else "something that is no cluster"
         )
@@ -76,8 +77,10 @@ def held() -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value that a terminal can show."""
-    return value if isinstance(value, (int, float)) else "".join(filter(str.isprintable, str(value)))
+    """A short value that a terminal can show; "" for what is neither a text nor a time."""
+    if isinstance(value, (int, float)):
+        return value if 0 <= value < TIME_MAX_S else ""
+    return "".join(filter(str.isprintable, value[:TEXT_CHARS])) if isinstance(value, str) else ""
 
 
 def _since(claim: dict[str, Any]) -> str:

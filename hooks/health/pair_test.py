@@ -36,11 +36,13 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checks import job_hosts
 from ftrun.hooks.health.rendezvous import (
+    HANG_UP,
     Board,
     BoardServer,
     FolderBoard,
     Listener,
     SocketBoard,
+    is_token,
     wait_for_notes,
 )
 from ftrun.hooks.runtime import UsageError
@@ -195,11 +197,11 @@ class Server:
         self._listener.close()
 
     def _take_part(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with connection, contextlib.suppress(*HANG_UP):
             connection.settimeout(self._limit_s)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             asked = json.loads(_line(connection))
-            if asked["token"] != self._token:
+            if not is_token(asked["token"], self._token):
                 return
             if asked["want"] == "echo":
                 while True:

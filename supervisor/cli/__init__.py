@@ -143,4 +143,6 @@ def _flush_stdout(status: int) -> int:
 
 
 def _print_error(message: str) -> None:
-    print(f"ftrun: {message}", file=sys.stderr)
+    from ftrun.hooks.runtime.formats import plain  # it may hold words of another user
+
+    print(f"ftrun: {plain(message, keep=chr(10))}", file=sys.stderr)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ftrun.hooks.runtime.formats import plain
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common, site_admin
 from ftrun.supervisor.cli.options import Json, argument, option
@@ -200,7 +201,7 @@ def _serve(service: SiteService, every_s: float, *, json: bool) -> None:
             why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
             why += "; the requests stay in the spool"
         if why and why != told:
-            print(f"ftrun: {why}", file=sys.stderr, flush=True)
+            print(f"ftrun: {plain(why)}", file=sys.stderr, flush=True)
         told = why
         over.wait(every_s)
     again.end()
@@ -243,7 +244,7 @@ def _print_answers(answers: list[Answer], *, json: bool) -> None:
         else:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             print(
-                f"{stamp} {answer.verdict} {answer.node or '-'} for {site_admin.user_name(answer.uid)}: {answer.why}"
+                f"{stamp} {answer.verdict} {answer.node or '-'} for {site_admin.user_name(answer.uid)}: {plain(answer.why)}"
             )
     sys.stdout.flush()
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ftrun.hooks.runtime.formats import counted
+from ftrun.hooks.runtime.formats import counted, plain
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import replace
 from ftrun.supervisor.cli import common
@@ -206,7 +206,7 @@ def node(node: Node, json: Json = False) -> None:
     ]
     rows += [[e.at_s, " ".join((e.what, *map(str, e.detail.values())))] for e in events]
     for at_s, what in sorted(rows, key=lambda row: float(str(row[0]))):
-        print(f"{clock_text(float(str(at_s)))}  {what}")
+        print(f"{clock_text(float(str(at_s)))}  {plain(what)}")
 
 
 def why(node: Node, json: Json = False) -> None:
@@ -243,7 +243,7 @@ def why(node: Node, json: Json = False) -> None:
     if json:
         common.print_json({"node": node, "why": lines})
     else:
-        print("\n".join((f"{node}:", *(f"  {line}" for line in lines))))
+        print("\n".join((f"{node}:", *(f"  {plain(line)}" for line in lines))))
 
 
 def release(nodes: Annotated[list[str], argument("NODE...", "Nodes, or lists such as n[1-4].")]) -> None:

@@ -220,7 +220,7 @@ def _of_machine(one: Facts) -> Iterable[tuple[str, str, str]]:
         yield BAD, "logout", "logind ends the daemons when you log out: loginctl enable-linger"
     if one["claim"]:
         whose = (
-            f"cluster {one['claim']['name']} of {one['claim']['user']}"
+            f"cluster {one['claim']['name']} of {one['claim'].get('user')}"
             if one["claim"].get("name")
             else "something unknown"
         )

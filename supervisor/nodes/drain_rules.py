@@ -44,12 +44,12 @@ _FORMS = {
     "id": ID,
     "cluster": re.compile(r"[A-Za-z0-9_.-]{0,64}"),
     "node": re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.-]{0,63})?"),
-    "job": re.compile(r"[0-9]{1,10}"),
+    "job": re.compile(r"[1-9][0-9]{0,9}"),  # to Slurm 0 means all jobs, and 07 is 7: one job has one name
     "run": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"),
     "fault": re.compile(r"[a-z][a-z-]{0,31}"),
     "signature": re.compile(r"[A-Za-z0-9_.-]{1,64}"),
     "want": re.compile(r"drain|raise|report"),
-    "lost": re.compile(r"[0-9]{0,10}"),
+    "lost": re.compile(r"(?:[1-9][0-9]{0,9})?"),
     "digest": re.compile(r"[0-9a-f]{0,64}"),
     "machine": re.compile(r"(?:[a-z]{4,8}=[0-9a-f]{16}(?:,(?=[a-z])|$)){0,4}"),
 }

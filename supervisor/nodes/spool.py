@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -33,7 +34,8 @@ from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.nodes.drain_rules import ID, DrainRequest, to_payload
 
 SCHEMA = 1
-SPOOL_MODE, ANSWERS_MODE, OWN_MODE = 0o1733, 0o711, 0o755  # 0755: a service that is not root lists it
+SPOOL_MODE, ANSWERS_MODE, PUBLIC_MODE = 0o1733, 0o711, 0o755
+OWN_MODE = 0o755  # a service that is not root lists it
 CREDENTIAL_BYTES_MAX = 16 * 1024
 WAITING_MAX = 200  # requests of one user
 ENTRIES_MAX = 5_000_000  # looked at in one round
@@ -102,9 +104,10 @@ def unlisted_folders(spool: str) -> list[str]:
 
 def names_left(spool: str) -> Iterator[WaitingRequest]:
     """What waits in the spool, by the names of plain files: for people; it is neither opened nor removed. Raises OSError."""
-    folders = [spool, *(entry.path for entry in os.scandir(spool) if _OWN_FOLDER.fullmatch(entry.name))]
+    own = [one for one in os.scandir(spool) if _OWN_FOLDER.fullmatch(one.name)]
+    folders = [spool, *(one.path for one in own if one.is_dir(follow_symlinks=False))]
     for folder in folders:
-        with contextlib.suppress(NotADirectoryError, FileNotFoundError), os.scandir(folder) as entries:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in itertools.islice(entries, ENTRIES_MAX):
                 form = _REQUEST.fullmatch(entry.name)
                 if form is not None and entry.is_file(follow_symlinks=False):
@@ -132,8 +135,13 @@ def leave_request(spool: str, request: DrainRequest, auth: str, munge_socket: st
     own = os.path.join(spool, f"u{os.geteuid()}")
     with contextlib.suppress(FileExistsError):
         os.mkdir(own)
-    os.chmod(own, OWN_MODE)
-    put_request(own, request.id, payload, kind)
+    # Anybody may have put a link or a folder of theirs there, so the mode is set by descriptor.
+    folder = os.open(own, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with _closing(folder):
+        if os.fstat(folder).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user", own)
+        os.fchmod(folder, OWN_MODE)
+        _put(f".{request.id}.tmp", f"{request.id}.{kind}", payload, at=folder)
 
 
 def read_answer(spool: str, request_id: str) -> dict[str, Any] | None:
@@ -149,7 +157,7 @@ def read_answer(spool: str, request_id: str) -> dict[str, Any] | None:
     try:
         content = _content(fd, spool_owner(spool))
         answer = json.loads(content) if content is not None else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     finally:
         os.close(fd)
@@ -240,15 +248,16 @@ class Spool:
             for entry in itertools.islice(entries, ENTRIES_MAX):
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
+                except OSError:  # gone, or a file system of a user's that lets nobody else look at it
                     continue
                 folder = self._own_folder(entry.name, status) if stat.S_ISDIR(status.st_mode) else None
                 if folder is None:
                     yield entry.name, status
                     continue
-                with _closing(folder), os.scandir(folder) as own:
+                # A user may take the right to look from a folder of their own at any moment: their loss alone.
+                with _closing(folder), contextlib.suppress(OSError), os.scandir(folder) as own:
                     for one in itertools.islice(own, ENTRIES_MAX):
-                        with contextlib.suppress(FileNotFoundError):
+                        with contextlib.suppress(OSError):
                             yield f"{entry.name}/{one.name}", one.stat(follow_symlinks=False)
 
     def _remove_folder(self, name: str, status: os.stat_result, left: int) -> int:
@@ -402,6 +411,19 @@ def _being_written(name: str, status: os.stat_result, drafts: dict[int, int]) ->
         return False
     drafts[status.st_uid] = drafts.get(status.st_uid, 0) + 1
     return time.time() - status.st_ctime < HALF_WRITTEN_S and drafts[status.st_uid] <= HALF_WRITTEN_MAX
+
+
+def public_folder(spool: str) -> str:
+    """The folder in which the service publishes: made, or taken back from whoever holds its name. Raises SpoolError, OSError."""
+    path = os.path.join(spool, PUBLIC)
+    with contextlib.suppress(FileNotFoundError):
+        status = os.lstat(path)
+        if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
+            put_aside(path)
+        else:  # ours, in a sticky folder: nobody can put a link in its place
+            os.chmod(path, PUBLIC_MODE)
+    os.close(_folder(path, PUBLIC_MODE))
+    return path
 
 
 def _folder(path: str, mode: int, at: int | None = None) -> int:

@@ -12,15 +12,13 @@ from __future__ import annotations
 import html
 import json
 import os
-import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.nodes.spool import put_aside
+from ftrun.supervisor.nodes.spool import public_folder
 from ftrun.supervisor.publish.metrics import samples_text
 from ftrun.supervisor.publish.public_file import write_public
 from ftrun.supervisor.publish.series import Samples
@@ -29,7 +27,6 @@ from ftrun.supervisor.site.database import SiteDatabase
 from ftrun.supervisor.site.standing import MONTH_S, Event, Report, SiteRules, Standing
 from ftrun.supervisor.store import site_nodes
 
-FOLDER_MODE = 0o755
 EVERY_S = 300.0
 NODES_MAX = 2000  # of each file, the most blamed first
 PAGE_NODES_MAX = 100
@@ -53,14 +50,8 @@ class Publication:
     """The files in one folder, made anew after each change and every five minutes. `acts`: whether quarantines count for supervisors."""
 
     def __init__(self, spool: str, cluster: str, *, acts: bool = True) -> None:
-        self.folder, self._cluster, self._acts = site_nodes.public_dir(spool), cluster, acts
+        self.folder, self._cluster, self._acts = public_folder(spool), cluster, acts
         self._due_s = float("-inf")
-        with suppress(FileNotFoundError):
-            status = os.lstat(self.folder)
-            if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
-                put_aside(self.folder)
-        os.makedirs(self.folder, mode=FOLDER_MODE, exist_ok=True)
-        os.chmod(self.folder, FOLDER_MODE)  # whatever the umask
 
     def publish(
         self,
