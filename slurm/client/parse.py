@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ftrun.slurm.client.cluster import (
@@ -191,6 +192,24 @@ def _fields(line: str) -> dict[str, str]:
     return fields
 
 
+# By these somebody else than the job's user decides (policy.priority_boost).
+_DECISIVE = frozenset(
+    {
+        "UserId", "JobState", "Reason", "Priority", "Nice", "Account", "QOS", "TimeLimit", "Partition", "NumNodes",
+        "OverSubscribe", "TRES", "ReqTRES", "AllocTRES",
+    }
+)  # fmt: skip
+
+
+def doubtful_keys(record: str) -> frozenset[str]:
+    """Decisive keys that a `scontrol -o show` record of one job bears twice: one is text that its user chose, such as a
+    job's name `x UserId=root(0)`. No release prints TRES beside ReqTRES and AllocTRES.
+    """
+    found = Counter(key.group(1) for key in _KEY.finditer(record))
+    mixed = {"TRES"} if found["TRES"] and (found["ReqTRES"] or found["AllocTRES"]) else set()
+    return frozenset({key for key in _DECISIVE if found[key] > 1} | mixed)
+
+
 def parse_exit(value: str) -> tuple[int, int]:
     """(exit code, signal) of "1:0"; 0 where there is none."""
     code, _, signal = value.partition(":")
@@ -211,11 +230,12 @@ def parse_details(text: str, job_id: str) -> JobDetails | None:
     none. For an array's or a het job's bare id Slurm prints all members: the one whose number it is stands
     for it.
     """
-    records = [_fields(part) for part in re.split(r"(?:^|\n)(?=JobId=\d)", text) if part.startswith("JobId=")]
-    for fields in records:
+    parts = [part for part in re.split(r"(?:^|\n)(?=JobId=\d)", text) if part.startswith("JobId=")]
+    records = [(_fields(part), part) for part in parts]
+    for fields, part in records:
         if job_id in {_printed_id(fields), fields.get("JobId")}:
-            return _details(fields)
-    return _details(records[0]) if len(records) == 1 else None
+            return _details(fields, part)
+    return _details(*records[0]) if len(records) == 1 else None
 
 
 def parse_step_files(text: str) -> tuple[StepFiles, ...]:
@@ -232,7 +252,7 @@ def parse_step_files(text: str) -> tuple[StepFiles, ...]:
     return tuple(found)
 
 
-def _details(fields: Mapping[str, str]) -> JobDetails:
+def _details(fields: Mapping[str, str], record: str) -> JobDetails:
     exit_code, exit_signal = parse_exit(fields.get("ExitCode", ""))
     std_out = _text(fields.get("StdOut", ""))
     return JobDetails(
@@ -255,6 +275,7 @@ def _details(fields: Mapping[str, str]) -> JobDetails:
         time_limit_s=parse_seconds(fields.get("TimeLimit", "")),
         user=fields.get("UserId", "").split("(", 1)[0],
         fields=dict(fields),
+        doubtful=doubtful_keys(record),
     )
 
 

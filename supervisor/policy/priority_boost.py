@@ -96,6 +96,9 @@ def claim_refusal(
     uid: int, run: str, waits: JobDetails | None, lost: LostJob, *, now_s: float, rule: BoostRule
 ) -> str:
     """Why this waiting job of the signer has no claim; "" if it has one."""
+    for job in (waits, lost.job):
+        if job is not None and job.doubtful:
+            return f"the name or another text of job {job.job_id} could be read as Slurm's words ({', '.join(sorted(job.doubtful))})"
     if waits is None or _uid(waits) != uid:
         return "Slurm knows no such job of yours (any more)"
     if waits.state is not JobState.PENDING:

@@ -67,6 +67,26 @@ def test_free_text_cannot_pose_as_slurm(version: str) -> None:
     assert job.fields["JobName"] == "x JobState=RUNNING ExitCode=0:0"
 
 
+@pytest.mark.parametrize("version", TAILS)
+@pytest.mark.parametrize(
+    ("where", "text", "doubt"),
+    [
+        ("name", "x UserId=ann(1001) JobState=NODE_FAIL NodeList=n5", {"UserId", "JobState"}),
+        ("name", "x\tUserId=ann(1001)", {"UserId"}),
+        ("comment", "x TRES=gres/gpu=99 AllocTRES=gres/gpu=99", {"TRES"}),
+        ("comment", "x QOS=top\nNice=-5", {"QOS", "Nice"}),
+        ("comment", "k ftrun:llm-1:2 a=b X=1 StdOut=/no", set()),
+    ],
+)
+def test_a_users_text_that_poses_as_a_record_is_known_for_it(
+    version: str, where: str, text: str, doubt: set[str]
+) -> None:
+    """What could be read in two ways is proof of nothing: a name that holds a whole record would be another's job, lost to its node."""
+    job = parse.parse_details(shown(version, **{where: text}), "7")
+    assert job is not None
+    assert job.doubtful == doubt
+
+
 @pytest.mark.parametrize(
     "reason", ["launch failed requeued held", "ReqNodeNotAvail, UnavailableNodes:n[2-3]", "BeginTime", "None"]
 )

@@ -69,6 +69,8 @@ def test_the_successor_of_a_job_that_a_broken_node_took_has_a_claim() -> None:
     [
         (None, LOST, {}, "no such job"),
         (job("8", 2, JobState.PENDING, UserId="ben(1001)"), LOST, {}, "no such job"),
+        (replace(WAITS, doubtful=frozenset({"TRES"})), LOST, {}, "(TRES)"),
+        (WAITS, replace(LOST, doubtful=frozenset({"JobState", "UserId"})), {}, "(JobState, UserId)"),
         (job("8", 2, JobState.RUNNING), LOST, {}, "waits no longer"),
         (replace(WAITS, reason="JobHeldAdmin"), LOST, {}, "is held"),
         (job("8", 2, JobState.PENDING, Priority="0"), LOST, {}, "is held"),
