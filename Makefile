@@ -6,7 +6,7 @@ RUNS ?= 10000
 HOURS ?= 1
 ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms node-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers healthy-months test-board gpu-proofs gpu-kit release test-packages
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms node-alarms straggler-alarms docs docs-site pictures lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers test-metrics upgrade-drill test-frameworks test-first-days test-trackers healthy-months fuzz test-board gpu-proofs gpu-kit release test-packages
 
 check:
 	.ci/env dev
@@ -130,6 +130,11 @@ walk:
 healthy-months:
 	.ci/env dev
 	.venv/bin/python -m tests.simulation.healthy_months $(if $(DAYS),--days $(DAYS)) --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),20)
+
+# N=1000000 SEED=1: hostile inputs against every parser of what another user, a job or a sick node writes (docs/security.md).
+fuzz:
+	.ci/env dev
+	nice -n 15 .venv/bin/python -m tests.fuzz --inputs $(or $(N),1000000) --seed $(or $(SEED),1)
 
 simulate:
 	.ci/env dev

@@ -75,7 +75,7 @@ def read(path: str, now_s: float) -> dict[str, PastResult]:
             str(node): PastResult(float(one["at_s"]), parse_findings(one["rows"]) or ())
             for node, one in table["nodes"].items()
         }
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
     return {node: one for node, one in found.items() if one.rows and 0 <= now_s - one.at_s <= AGE_MAX_S}
 

@@ -90,7 +90,7 @@ def expand_node_list(text: str) -> list[str]:
     while at < len(words):
         found = _WORD.match(words, at)
         if found is None or (found.end() < len(words) and words[found.end()] != ","):
-            raise ValueError(f"{text!r} is no list of nodes")
+            raise ValueError(f"{text[:80]!r} is no list of nodes")
         names.update(dict.fromkeys(_of_word(found[0])))
         if len(names) > NODES_MAX:
             raise ValueError(f"{text[:80]!r} names too many nodes")
@@ -103,7 +103,7 @@ def _of_word(word: str) -> list[str]:
     for number, piece in enumerate(re.split(r"\[([^\[\]]*)\]", word)):
         ends = _of_ranges(piece) if number % 2 else [piece]
         if len(found) * len(ends) > NODES_MAX:
-            raise ValueError(f"{word!r} names too many nodes")
+            raise ValueError(f"{word[:80]!r} names too many nodes")
         found = [head + end for head in found for end in ends]
     return found
 
@@ -113,9 +113,9 @@ def _of_ranges(text: str) -> list[str]:
     for one in text.split(","):
         found = _RANGE.match(one.strip())
         if found is None:
-            raise ValueError(f"[{text}] is no range")
+            raise ValueError(f"[{text[:80]}] is no range")
         first, last = found[1], found[2] or found[1]
         if not 0 <= int(last) - int(first) < NODES_MAX:
-            raise ValueError(f"[{text}] is no range")
+            raise ValueError(f"[{text[:80]}] is no range")
         ends += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return ends

@@ -60,7 +60,7 @@ class StateDir:
 
         try:
             table = json.loads(self._text(name + ".json"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return table if isinstance(table, dict) and table.pop("boot", None) == _boot() else {}
 

@@ -106,6 +106,6 @@ def _read(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as stream:
             told = json.loads(stream.read(BYTES_MAX))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return told if isinstance(told, dict) and told.pop("version", None) == VERSION else {}

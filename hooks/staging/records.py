@@ -229,7 +229,7 @@ def read_seal(text: str) -> Optional[Seal]:
             return None
         files = {str(path): _file(row) for path, row in table.pop("files").items()}
         seal = Seal(files=files, **table)
-    except (ValueError, TypeError, AttributeError, KeyError):
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return None
     texts = (seal.name, seal.token, seal.node)
     if not all(isinstance(text, str) and text for text in texts) or "/" in "".join(texts):

@@ -48,7 +48,7 @@ class Own(NamedTuple):
         """From the content of owner.json."""
         try:
             table = json.loads(owner)
-        except ValueError:
+        except (ValueError, RecursionError):
             table = {}
         table = table if isinstance(table, dict) else {}
         attempt = str(table.get("attempt", ""))

@@ -146,7 +146,9 @@ class JobDetails:
     time_limit_s: float | None  # None = unlimited
     user: str
     fields: Mapping[str, str] = field(default_factory=dict)  # every Key=Value, as printed
-    doubtful: frozenset[str] = frozenset()  # fields that text of the job's user may have posed as: no proof for others
+    doubtful: frozenset[str] = (
+        frozenset()
+    )  # fields that text of the job's user may have posed as: no proof for others
 
     @property
     def is_preempted(self) -> bool:

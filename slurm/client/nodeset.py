@@ -38,7 +38,7 @@ def expand(text: str) -> tuple[str, ...]:
     try:
         return tuple(NodeSet(text, resolver=RESOLVER_NOGROUP))
     except NodeSetException as wrong:
-        raise ValueError(f"not a node list: {text!r}: {wrong}") from wrong
+        raise ValueError(f"not a node list: {text[:80]!r}: {wrong!s:.200}") from wrong
 
 
 def _size(text: str) -> int:

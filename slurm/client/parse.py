@@ -84,11 +84,11 @@ def _text(value: str) -> str:
 def parse_time(value: str) -> float | None:
     """Unix seconds; None for anything else."""
     value = value.strip()
-    return float(value) if value.isdigit() else None
+    return float(value) if value.isdecimal() else None
 
 
 def _int(value: str) -> int:
-    found = re.match(r"\d+", value.strip())
+    found = re.match(r"\d{1,18}", value.strip())
     return int(found.group()) if found else 0
 
 
@@ -101,9 +101,9 @@ def parse_state(text: str) -> JobState:
 def parse_seconds(text: str) -> float | None:
     """A duration as Slurm prints it ([days-]hours:minutes:seconds, or "3 sec"); None = unlimited or not said."""
     text = text.strip()
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    found = re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?", text)
     if found is None:
-        number = re.match(r"(\d+) (sec|min|hour)", text)
+        number = re.match(r"(\d{1,9}) (sec|min|hour)", text)
         return (
             float(number.group(1)) * {"sec": 1, "min": 60, "hour": 3600}[number.group(2)] if number else None
         )
@@ -252,6 +252,14 @@ def parse_step_files(text: str) -> tuple[StepFiles, ...]:
     return tuple(found)
 
 
+def _listed(text: str) -> tuple[str, ...]:
+    """The nodes in a list of a job's record; () for what is none: a job's name may pose as the list."""
+    try:
+        return expand(text)
+    except ValueError:
+        return ()
+
+
 def _details(fields: Mapping[str, str], record: str) -> JobDetails:
     exit_code, exit_signal = parse_exit(fields.get("ExitCode", ""))
     std_out = _text(fields.get("StdOut", ""))
@@ -263,9 +271,9 @@ def _details(fields: Mapping[str, str], record: str) -> JobDetails:
         exit_signal=exit_signal,
         derived_exit_code=parse_exit(fields.get("DerivedExitCode", ""))[0],
         restarts=_int(fields.get("Restarts", "")),
-        nodes=expand(fields.get("NodeList", "")),
-        excluded=expand(fields.get("ExcNodeList", "")),
-        required=expand(fields.get("ReqNodeList", "")),
+        nodes=_listed(fields.get("NodeList", "")),
+        excluded=_listed(fields.get("ExcNodeList", "")),
+        required=_listed(fields.get("ReqNodeList", "")),
         std_out=std_out,
         std_err=_text(fields.get("StdErr", "")) or std_out,  # 26.05 leaves it empty where it is the same file
         dependency=clean_dependency(fields.get("Dependency", "")),
@@ -302,7 +310,12 @@ def _stay(fields: Sequence[str]) -> NodeUsage | None:
     if began is None or nodes.strip() in {*_NULL, "None assigned"}:
         return None
     return NodeUsage(
-        job_id, int(uid) if uid.isdigit() else -1, expand(nodes), began, parse_time(end), account
+        job_id,
+        int(uid) if re.fullmatch(r"\d{1,10}", uid) else -1,
+        expand(nodes),
+        began,
+        parse_time(end),
+        account,
     )
 
 

@@ -171,7 +171,7 @@ def _status_file(home_dir: str) -> dict[str, Any]:
     try:
         with open(os.path.join(home_dir, "supervisor.json"), encoding="utf-8") as stream:
             facts = json.load(stream)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}
 

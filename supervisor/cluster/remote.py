@@ -106,9 +106,9 @@ def _parsed(answer: pool.Answer) -> HostAnswer:
     try:
         told = json.loads(answer.stdout.strip().splitlines()[-1])
         done, failed = tuple(told["done"]), told["failed"]
-    except (ValueError, IndexError, KeyError, TypeError):
+        why = f"{failed['step']}: {failed['why']}" if failed else ""
+    except (ValueError, IndexError, KeyError, TypeError, RecursionError):
         said = answer.stderr.strip() or answer.stdout.strip()  # a login without a shell says so on stdout
         words = said.splitlines() or [f"exit code {answer.exit_code}, and no answer"]
         return HostAnswer(answer.node, (), words[-1], True, answer.took_s)
-    why = f"{failed['step']}: {failed['why']}" if failed else ""
     return HostAnswer(answer.node, done, why, True, answer.took_s, time.time())

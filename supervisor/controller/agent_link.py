@@ -249,4 +249,5 @@ def _problem(record: Any) -> str:
         return "a record without its numbers"
     if not isinstance(record["seq"], int) or not isinstance(record["start"], int):
         return "a record without its numbers"
-    return "" if record.get("kind") in AGENT_KINDS else f"unknown kind {record.get('kind')!r}"
+    kind = record.get("kind")
+    return "" if isinstance(kind, str) and kind in AGENT_KINDS else f"unknown kind {kind!r:.80}"

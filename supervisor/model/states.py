@@ -260,7 +260,7 @@ class IllegalEvent(UnreadableRun):
     """A journal record that cannot happen in this state."""
 
     def __init__(self, state: State, kind: str) -> None:
-        super().__init__(f"{kind!r} cannot happen to a run that is {state.value}")
+        super().__init__(f"{kind!r:.80} cannot happen to a run that is {state.value}")
         self.state = state
         self.kind = kind
 

@@ -20,6 +20,7 @@ journal, folded: what was opened, what was answered, how much was done lately.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -281,10 +282,11 @@ class DrainHistory:
 
     @staticmethod
     def of(records: Iterable[Mapping[str, Any]]) -> DrainHistory:
-        """The state that these records make."""
+        """The state that these records make; what is none of the service's records says nothing."""
         book = DrainHistory()
         for record in records:
-            book.take(record)
+            with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, OverflowError):
+                book.take(record)
         return book
 
     def take(self, record: Mapping[str, Any]) -> None:

@@ -237,7 +237,8 @@ class Reader:
         for number, line in enumerate(whole.splitlines()):
             record = _parsed(line)
             if record is not None and record.get("what") == "merged":
-                known.replaces = frozenset(map(str, record.get("replaces", ())))
+                told = record.get("replaces", ())
+                known.replaces = frozenset(map(str, told if isinstance(told, list) else ()))
             elif record is not None and (entry := _entry(record)) is not None:
                 unnamed = f"{known.inode}.{known.read_bytes}.{number}"
                 known.entries.append(entry if entry.id else replace(entry, id=unnamed))

@@ -219,4 +219,4 @@ def _limit_s(job: JobDetails) -> float:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.lstrip("-").isdigit() else 0
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else 0

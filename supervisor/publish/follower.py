@@ -241,7 +241,7 @@ class Follower:
 
 def _read_cursor(path: str) -> dict[str, Any] | None:
     content = run_dir.read_untrusted(path, 1 << 26)
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         known = json.loads(content or b"")
         if isinstance(known, dict):
             return known

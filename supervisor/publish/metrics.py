@@ -300,7 +300,7 @@ def file_name(labels: Mapping[str, str]) -> str:
 
 
 def _read_floor(path: str) -> Totals:
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         return series.totals_from_json(json.loads(run_dir.read_untrusted(path, 1 << 22) or b""))
     return {}
 

@@ -199,7 +199,12 @@ def totals_from_json(told: object) -> Totals:
     """Those of `totals_to_json`; what is none, or of series that are no more, is left out."""
     found: Totals = {}
     for row in told if isinstance(told, list) else ():
-        if isinstance(row, list) and len(row) > 1 and isinstance(row[-1], int | float):
+        if (
+            isinstance(row, list)
+            and len(row) > 1
+            and isinstance(row[-1], int | float)
+            and abs(row[-1]) < 1e300
+        ):
             key = tuple(map(str, row[:-1]))
             if key[0] in NAMES:
                 found[key] = float(row[-1])

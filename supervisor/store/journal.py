@@ -317,7 +317,7 @@ def _parse_file(path: str, content: bytes, *, seq: int = 0, start: int = 0) -> _
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if end == stop and b"\0\0" in line:
                 break  # torn: the last line, filled up by the file system
-            file.damage.append(f"{name}: byte {start}: {error}")
+            file.damage.append(f"{name}: byte {start}: {error!s:.300}")
         else:
             if too_new:  # not in the block above: this error is a ValueError itself
                 raise JournalTooNew(

@@ -64,5 +64,5 @@ def read_steps(home: str) -> dict[str, StepSeen]:
             str(run): StepSeen((int(start[0]), int(start[1]), int(start[2])), str(log), int(size), int(step))
             for run, (start, log, size, step) in told.items()
         }
-    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         return {}

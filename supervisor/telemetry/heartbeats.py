@@ -96,7 +96,7 @@ def parse_beat(line: bytes) -> Beat | None:
             own_n=int(told["own_n"]),
             still=None if still is None else _still(still),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 

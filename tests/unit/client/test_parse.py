@@ -73,6 +73,7 @@ def test_free_text_cannot_pose_as_slurm(version: str) -> None:
     [
         ("name", "x UserId=ann(1001) JobState=NODE_FAIL NodeList=n5", {"UserId", "JobState"}),
         ("name", "x\tUserId=ann(1001)", {"UserId"}),
+        ("name", "x UserId=ann(1001) NodeList=n[ TimeLimit=" + "9" * 5000, {"UserId", "TimeLimit"}),
         ("comment", "x TRES=gres/gpu=99 AllocTRES=gres/gpu=99", {"TRES"}),
         ("comment", "x QOS=top\nNice=-5", {"QOS", "Nice"}),
         ("comment", "k ftrun:llm-1:2 a=b X=1 StdOut=/no", set()),
