@@ -40,8 +40,9 @@ from ftrun.supervisor.telemetry import heartbeats
 FROZEN = Path(__file__).resolve().parents[1] / "frozen" / "v1"
 NOW_S = 1_800_000_000.0
 REQUEST = DrainRequest(
-    "a" * 32, "c", "n0", "7", "llm-1", "hardware-gpu", "gpu.lost", NOW_S, "report", "", "ab" * 32, 0.9, 60.0
-)
+    "a" * 32, "c", "n0", "7", "llm-1", "hardware-gpu", "gpu.lost", NOW_S,
+    want="report", digest="ab" * 32, confidence=0.9, ran_s=60.0,
+)  # fmt: skip
 
 
 class Parser(NamedTuple):
