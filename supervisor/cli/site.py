@@ -292,6 +292,15 @@ def _missing(settings: Config, home: str, cluster: Cluster) -> list[Finding]:
     except SlurmError as error:
         found.append(Finding("slurmctld", "bad", error.message, "run it where sinfo answers"))
     found += _listed(settings.text("site-spool"))
+    trusted = (
+        home,
+        os.path.dirname(settings.text("site-spool")),
+        settings.text("checks"),
+        settings.text("ssh-config"),
+    )
+    wrong = site_admin.writable_by_others((*trusted, sys.executable, __file__))
+    mend = "let only root, or the service's user, write there"
+    found += [Finding("files", "warn", why, mend) for why in wrong]
     found.append(_running(home))
     kind = doctor.file_system(home)
     if kind in doctor.LOCAL_TYPES:

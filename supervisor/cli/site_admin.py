@@ -10,7 +10,7 @@ import pwd
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
@@ -51,6 +51,17 @@ def setup() -> tuple[Config, str, CommandCluster]:
     settings = sources.load("/", env)  # not the current folder: its owner must not configure root
     home = common.checked_home(settings.home(env))
     return settings, home, CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
+
+
+def writable_by_others(paths: Iterable[str]) -> list[str]:
+    """Why somebody but this user and root could have written or replaced each of these; a line for each path, [] if nobody."""
+    from ftrun.hooks.runtime import ownership
+
+    found = []
+    for path in filter(os.path.exists, map(os.path.realpath, filter(None, paths))):
+        why = ownership.why_untrusted(path) or ownership.why_replaceable(path)
+        found += [why if path in why else f"{path}: {why}"] if why else []
+    return found
 
 
 def recheck_rules(settings: Config) -> RecheckRules:

@@ -20,6 +20,7 @@ from ftrun.hooks.cluster import claim
 from ftrun.hooks.cluster.errors import HostError
 from ftrun.hooks.health import pair_test
 from ftrun.hooks.health.rendezvous import BoardServer, SocketBoard
+from ftrun.supervisor.cli import site_admin
 from ftrun.supervisor.nodes import spool
 from ftrun.supervisor.nodes.drain_rules import BadRequest, DrainRequest, from_payload, to_payload
 from ftrun.supervisor.nodes.spool import SpoolError
@@ -169,6 +170,24 @@ def test_a_claim_of_anybody_is_one_plain_line(
     with pytest.raises(HostError) as told:
         claim.take(dict.fromkeys(claim.FIELDS, "mine"))
     assert str(told.value).isprintable()
+
+
+@as_root
+def test_what_others_could_write_or_replace_is_told(place: Path) -> None:
+    """Of all that the service trusts: a file that all may write, and one below a folder of another user's."""
+    folder = place.parent
+    (folder / "theirs").mkdir()
+    for name, mode in (("own", 0o644), ("open", 0o666), ("theirs/file", 0o644)):
+        (folder / name).write_text("")
+        (folder / name).chmod(mode)
+    os.chown(folder / "theirs", EVIL, EVIL)
+    paths = [str(folder / name) for name in ("own", "open", "theirs/file", "missing")]
+    told = site_admin.writable_by_others(["", *paths])
+    assert [str(folder / "open") in told[0], str(folder / "theirs/file") in told[1], len(told)] == [
+        True,
+        True,
+        2,
+    ]
 
 
 LINES = (
