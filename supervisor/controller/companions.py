@@ -169,11 +169,15 @@ def _follow(ctx: RunContext, attempt: Attempt, one: Companion, why: str) -> None
 
 
 def _is_gone(ctx: RunContext, one: Companion) -> bool:
-    """Whether two answers far enough apart lack it and its mark finds nothing alive. Raises SlurmError."""
+    """Whether two answers far enough apart lack it and its mark finds nothing alive; its twins are ended first.
+    Raises SlurmError.
+    """
     if ctx.observations.stopwatches["companion away", one.mark].held_s(ctx.snapshot.mono_s) < ABSENT_FOR_S:
         return False
     cluster = ctx.services.cluster
-    return cluster.ping() and all(row.state.ended for row in cluster.find(one.mark))
+    if not cluster.ping() or _cancel_twins(ctx, one):
+        return False
+    return all(row.state.ended for row in cluster.find(one.mark))
 
 
 def _cancel_twins(ctx: RunContext, one: Companion) -> bool:

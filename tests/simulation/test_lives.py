@@ -29,6 +29,7 @@ BROKEN_ONCE = {
     710393: "a resumed run waited for ever for a second job of its token, which nobody followed",
     800549: "a launch that was judged after the next one had ended counted what that one had saved",
     810097: "the same, and the next one's agent counted it, too",
+    830383: "a companion that Slurm made twice was not ended, since its known half was forgotten before its end was seen",
     840473: "a late companion was not looked for by a supervisor whose clock was an hour off",
     840646: "a person's cancel that Slurm had shown was forgotten as the lease was lost, and undone",
 }

@@ -181,13 +181,19 @@ def test_with_its_launch_a_companion_ends(tmp_path: Path, state: str, case: str)
     assert kinds[-3:] == ["companion.ended.intended", "companion.ended", "companion.gone"]
 
 
-def test_a_companion_that_slurm_made_twice_ends_twice(tmp_path: Path) -> None:
-    """sbatch was heard a second time by a controller that had answered late: nobody noted the first job, and it goes with the other."""
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_companion_that_slurm_made_twice_ends_twice(tmp_path: Path, forgotten: bool) -> None:
+    """sbatch was heard a second time by a controller that had answered late: nobody noted the first job, and it goes with the other,
+    also where Slurm forgot that one before anybody saw its end.
+    """
     company = Company(tmp_path)
     company.ask()
     unknown, known = company.submit(), company.submit()
     company.told(known)
     company.agent.live(3)
+    if forgotten:
+        company.life.cluster.cancel(str(known.number))
+        del company.life.engine.jobs[known.number]
     company.end("the script fails")
     company.life.until("queued")
 
