@@ -305,3 +305,4 @@ class Life:
         """Leave a request, as the commands do; what is no word is written as it stands."""
         body = json.dumps({"want": want, "by": "ann"}) if want.isalpha() else want
         config_home.write_atomically(os.path.join(self.run_dir, "requests", f"{name}.json"), body.encode())
+        run_dir.announce(os.path.dirname(os.path.dirname(self.run_dir)))
