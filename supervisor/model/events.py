@@ -49,10 +49,12 @@ def fold(run_id: str, records: Iterable[Record], onto: Run | None = None) -> Run
     for record in records:
         try:
             run = apply(run, record)
-        except (LookupError, TypeError, AttributeError, AssertionError) as error:
+        except UnreadableRun:
+            raise
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError) as error:
             kind = record.get("kind", "a record without a kind")
             raise BadRecord(
-                f"{kind!r} makes no sense in the journal: {type(error).__name__}: {error}"
+                f"{kind!r:.80} makes no sense in the journal: {type(error).__name__}: {error!s:.300}"
             ) from error
     return run
 
