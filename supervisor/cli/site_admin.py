@@ -566,14 +566,15 @@ def _swept(
 
     if not job:
         return sweeps.Sweep(partition, *sweeps.sweep_nodes(due, look, lambda _nodes: {}))
-    if cluster.contended([partition]):
-        raise UserError(f"jobs wait for nodes of {partition}: nothing was swept", 75)
+    others = sweeps.sharing(cluster.partitions(), due)
+    if cluster.contended(others):
+        raise UserError(f"jobs wait for nodes of {', '.join(others)}: nothing was swept", 75)
     try:
         limit_s = 2 * BUDGETS_S[tier] + remote_checks.PAIRS_S
         with sweeps.held(cluster, partition, due, limit_s, shlex.split(options)) as number:
 
             def gives_way() -> bool:
-                if waits := cluster.contended([partition]):
+                if waits := cluster.contended(others):
                     cluster.cancel(number)
                 return waits
 

@@ -276,6 +276,8 @@ class SiteService:
             if event is None or one.node not in rows or rows[one.node].drained or rows[one.node].spoken_for:
                 self._decided(one, "held")
                 continue
+            if not event.detail["findings"]:  # swept anew since, and well
+                continue
             report = CheckReport("answered", event.detail["findings"])
             first = report.findings[0]
             asked = DrainRequest(

@@ -3,8 +3,8 @@
 A sweep takes the idle nodes of one partition that were swept longest ago. It holds them by a job of the lowest
 priority, so that no job starts beside the test, checks them by SSH, looks at the bad ones once more, tests the
 network between them in pairs, and compares them with each other (`nodes.check_summary`): what most of them show is
-the site's or the check's fault, and held against none of them. When a job waits for nodes of the partition, the
-sweep gives its own up at once.
+the site's or the check's fault, and held against none of them. When a job waits in a partition that has one of the
+nodes, the sweep gives its own job up at once.
 
 It drains nothing. What it found is an event of the site's ledger; the service acts on it, within its caps.
 """
@@ -82,6 +82,11 @@ def due_nodes(
     return "", ()
 
 
+def sharing(partitions: Mapping[str, PartitionRow], nodes: Collection[str]) -> list[str]:
+    """All partitions that have one of these nodes: whoever waits there may wait for it."""
+    return sorted(row.name for row in partitions.values() if not set(row.nodes).isdisjoint(nodes))
+
+
 @contextmanager
 def held(
     cluster: Cluster, partition: str, nodes: Sequence[str], limit_s: float, options: Sequence[str]
@@ -119,7 +124,8 @@ def sweep_nodes(
 ) -> tuple[Result, bool]:
     """Check nodes, the bad ones twice, then the network between them; whether it was given up for a waiting job.
 
-    `gives_way` is asked every two seconds; what was found until then counts.
+    `gives_way` is asked every two seconds; what was found until then counts. A look or a test that it cut short met
+    another's job: it proves nothing. A node that was bad once and not looked at again is left out, so that it stays due.
     """
     ended = threading.Event()
     way = threading.Event()
@@ -137,11 +143,15 @@ def sweep_nodes(
         found = dict(look(nodes))
         again = [node for node in nodes if _bad(found[node])]
         second = look(again) if again and not way.is_set() else {}
+        unsettled = set(again) if way.is_set() else set()
         between = {} if way.is_set() or len(nodes) < 2 else pairs([n for n in nodes if found[n].findings])
     finally:
         ended.set()
         watcher.join()
-    seen = [_checked(node, _twice(found[node], second.get(node)), between.get(node)) for node in nodes]
+    if way.is_set():
+        between = {}
+    settled = [node for node in nodes if node not in unsettled]
+    seen = [_checked(node, _twice(found[node], second.get(node)), between.get(node)) for node in settled]
     return check_summary.summarize(seen), way.is_set()
 
 

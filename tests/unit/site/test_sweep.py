@@ -80,6 +80,40 @@ def test_a_sweep_that_gives_way_keeps_what_it_found() -> None:
     assert swept({"n1": SICK}, {"n2": PAIRS_BAD}, way=True)[0] == {}
 
 
+def test_a_test_of_pairs_that_gave_way_proves_nothing() -> None:
+    """A job started on the nodes meanwhile; what was seen twice before that counts."""
+    way: list[bool] = []
+
+    def look(nodes: Sequence[str]) -> Mapping[str, CheckReport]:
+        return {node: full(SICK if node == "n1" else WELL) for node in nodes}
+
+    def pairs(_nodes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        way.append(True)
+        time.sleep(2.0 * sweep.POLL_S)
+        return {"n2": PAIRS_BAD}
+
+    result, gave_way = sweep.sweep_nodes(NODES, look, pairs, lambda: bool(way))
+    assert (gave_way, list(result.verdict.bad)) == (True, ["n1"])
+    assert len(sweep.events_of(result, 1.0)) == len(NODES)
+
+
+def test_a_node_that_was_bad_once_when_the_sweep_gave_way_stays_due() -> None:
+    """The ledger is told nothing of it: neither sick nor well."""
+    _, result = swept({"n1": SICK}, way=True)
+    assert [one.node for one in sweep.events_of(result, 1.0)] == ["n0", "n2", "n3"]
+
+
+def test_whoever_waits_in_any_partition_of_the_nodes_goes_first() -> None:
+    """Partitions overlap: a job of another one waits for the same nodes."""
+    parts = {
+        "all": PartitionRow("all", True, True, ("a1", "a2", "b1")),
+        "a": PartitionRow("a", True, False, ("a1", "a2")),
+        "b": PartitionRow("b", False, False, ("b1",)),
+    }
+    assert sweep.sharing(parts, ["a2"]) == ["a", "all"]
+    assert sweep.sharing(parts, ["a1", "b1"]) == ["a", "all", "b"]
+
+
 def test_only_what_idles_and_is_nobodys_is_due_and_the_longest_unswept_first() -> None:
     """One partition at a time; named nodes are due at once, if they idle."""
     rows = {name: row(name) for name in ("a1", "a2", "a3", "b1")}
@@ -138,6 +172,22 @@ def test_the_service_drains_what_a_sweep_found_sick_once_and_within_its_caps(tow
     assert [(one.node, one.verdict) for one in town.once()] == [("n0", "quarantined")]
     town.engine.advance(3700.0)
     assert town.once() == []
+
+
+def test_a_node_that_a_newer_sweep_found_well_is_left_alone(town: Town) -> None:
+    """Also where that sweep ends between the service's reading of the ledger and its deed."""
+    left(town, BAD)
+    with town.serving() as service:
+        folded = service._fold
+
+        def fold_then_swept_anew() -> None:
+            folded()
+            told = {"result": "well", "findings": []}
+            service.database.add_events(Event("swept:n0", "n0", town.engine.now(), "swept", told))
+
+        service._fold = fold_then_swept_anew
+        assert service.round() == []
+    assert (town.ours(), town.placed_last()) == (set(), [])
 
 
 def test_observing_and_old_sweeps_drain_nothing(town: Town) -> None:
