@@ -92,7 +92,11 @@ def _place(name: str, marker: str) -> Place:
     """The place of a run, or of a path; a name that is no run may still be a folder here."""
     is_path = "/" in name or name.startswith(("~", ".")) or glob.has_magic(name)
     if not is_path and (store_run_dir.find_run(common.home(), name) or not os.path.exists(name)):
-        run_dir, run = common.find_run(name)
+        try:
+            run_dir = common.find_run_dir(name)
+        except UserError as error:
+            raise UserError(f"{error}; no file or folder {name} is here either") from None
+        run = common.load_run(run_dir)
         place = view_checkpoints.place_of_run(run_dir, run)
         if not place.patterns:
             raise UserError(

@@ -295,7 +295,7 @@ def top(*, every: Every = False) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "textual":
             raise
-        raise UserError(f"top needs textual: pip install 'ftrun[top]'; {instead}") from None
+        raise UserError(f"top needs textual: {sys.executable} -m pip install textual; {instead}") from None
     run_board(told_by(home_dir), every=every)
     return 0
 

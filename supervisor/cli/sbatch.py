@@ -130,6 +130,8 @@ def _tell_lacks(asked: Submission) -> None:
         print_notice(line)
     if line := script_check.checkpoint_line(asked):
         print_notice(f"{line}; `--ft-check` looks at a script")
+    if line := script_check.arguments_line(asked):
+        print_notice(line)
 
 
 def _plain(asked: Submission, warning: str = "", unknown: str = "") -> int:

@@ -128,7 +128,7 @@ def _by_apprise(url: str, letter: Letter) -> str:
     try:
         import apprise
     except ImportError:
-        return "this scheme needs apprise: pip install 'ftrun[notify]'"
+        return f"this scheme needs apprise: {sys.executable} -m pip install apprise"
     logging.disable(logging.CRITICAL)
     service = apprise.Apprise()
     if not service.add(url):

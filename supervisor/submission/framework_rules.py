@@ -131,13 +131,20 @@ def _torchtitan(made: Proposal, program: Program) -> None:
         )
 
 
+_NEMO_BY_RANK = (
+    "nemo.lightning", "megatron", *(f"nemo.collections.{name}" for name in ("diffusion", "llm", "multimodal", "nlp", "vision", "vlm")),
+)  # fmt: skip
+"""Parts of NeMo whose checkpoints may be folders, or lie in a folder for each rank."""
+
+
 def _nemo(made: Proposal, program: Program) -> None:
     folder = program.value("exp_manager.explicit_log_dir") or _saved_by(
         program, ("exp_manager",), keyword="explicit_log_dir", position=None
     )
     made.checkpoint(
         folder and os.path.join(folder, "checkpoints"),
-        "*",
+        # `*.ckpt` leaves out `default.nemo`: weights alone, from which nothing resumes. Folders and ranks need `*`.
+        "*.ckpt" if program.facts.uses("nemo") and not program.facts.uses(*_NEMO_BY_RANK) else "*",
         "NeMo saves to exp_manager.explicit_log_dir/checkpoints.",
     )
     if program.script.options.get("exp_manager.resume_if_exists", "").lower() == "true" or program.facts.uses(

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.options import SbatchOptions
     from ftrun.supervisor.submission.arguments import Submission
 
+_ARGUMENTS = re.compile(
+    rb"\A#!(?!.*sh\b)|^[^#\n]*(?:\$\{?[@*#1]|\bargv\b|\bBASH_ARGV\b|\bgetopts\b|\bshift\b)", re.MULTILINE
+)
+"""What reads the arguments of a script for a shell; a script for another program is not looked at."""
 _NAME = re.compile(r"%\d*([A-Za-z])")
 
 
@@ -91,6 +95,13 @@ def checkpoint_line(asked: Submission) -> str:
     return f"nothing matches --ft-checkpoint={pattern} in {_folder(asked)} yet{there}"
 
 
+def arguments_line(asked: Submission) -> str:
+    """That what ftrun appends to the script's arguments reaches no program; "" if it may."""
+    if not asked.config.values["resume-arg"] or _ARGUMENTS.search(asked.script):
+        return ""
+    return 'the script uses no arguments, so --ft-resume-arg reaches no program: end the line that trains by "$@"'
+
+
 def missing_log_folder(given: SbatchOptions, folder: str, names: Mapping[str, str]) -> str:
     """The folder of the job's output that does not exist on this machine; "" if none is missing.
 
@@ -127,6 +138,8 @@ def check_lines(asked: Submission) -> Iterator[str]:
     passed = [str(one) for key in ("resume-arg", "resume-env") for one in _texts(values[key])]
     if passed:
         yield f"resume: {' '.join(passed)}"
+        if told := arguments_line(asked):
+            yield f"arguments: {told}"
     elif b"FTRUN_RESUME" in script:
         yield "resume: the script reads FTRUN_RESUME_..."
     else:

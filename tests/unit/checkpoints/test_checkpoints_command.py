@@ -251,7 +251,7 @@ def test_a_link_to_a_checkpoint_beside_it_is_told_once(
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["nobody-0001"], 2, "nobody-0001"),
+        (["nobody-0001"], 2, "no file or folder nobody-0001 is here either"),
         (["nowhere/*"], 1, "nowhere/*: no such file or folder"),
         ([], 1, "name a run, a folder or a glob"),
         (["out", "--deeper"], 2, "--deeper"),

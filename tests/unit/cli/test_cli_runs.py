@@ -525,4 +525,4 @@ def test_top_says_how_to_install_what_it_needs(
         elif name.startswith("ftrun.supervisor.board."):
             monkeypatch.delitem(sys.modules, name)
     assert 2 == main(["top"])
-    assert "pip install 'ftrun[top]'" in capsys.readouterr().err
+    assert f"{sys.executable} -m pip install textual" in capsys.readouterr().err

@@ -75,6 +75,31 @@ def test_what_is_missing_to_resume_is_told(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
+    ("body", "lost"),
+    [
+        ("python train.py", True),
+        ('python train.py  # "$@"\necho $?', True),
+        ('python train.py "$@"', False),
+        ("srun python train.py \\\n  ${@:2}", False),
+        ("python train.py $1", False),
+        ('x=(python "$*")', False),
+    ],
+)
+def test_a_resume_argument_that_reaches_no_program_is_told(
+    body: str, lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is appended to the arguments of the script, which has to hand them on."""
+    monkeypatch.chdir(tmp_path)
+    asked = _asked(tmp_path, body, "--ft-resume-arg=--resume={checkpoint}")
+
+    line = script_check.arguments_line(asked)
+
+    assert ('end the line that trains by "$@"' in line) == lost
+    assert (f"arguments: {line}" in script_check.check_lines(asked)) == lost
+    assert script_check.arguments_line(_asked(tmp_path, body)) == ""
+
+
+@pytest.mark.parametrize(
     ("words", "missing"),
     [
         ((), ""),
