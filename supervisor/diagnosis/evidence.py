@@ -399,6 +399,10 @@ _OF_PROGRAMS = frozenset({"framework", "user"})
 _REMARKED = re.compile(
     r"^(?:.{0,80}[\s\[(|:\-])?(?:INFO|DEBUG|TRACE)(?:[\s\])|:\-]|$)|\blevel=(?:info|debug|trace)\b"
 )
+_UNCAUGHT = re.compile(
+    r"(?:INFO|DEBUG|TRACE)[\s\])|:\-]+(?:[\w.-]{1,40}[:|\]]\s+|-\s+)?(?:\w{1,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|NotFound)(?:: |$)"
+)
+"""The last line of a traceback that a logger copied from a program's output at its own level."""
 _OF_SETTINGS = frozenset({FaultClass.CONFIG, FaultClass.LIBRARY_BUG, FaultClass.DATA})
 """Causes that no program reports as a remark."""
 
@@ -411,7 +415,7 @@ def _without_caught(left: Sequence[Pair], known: Sequence[Pair]) -> list[Pair]:
         (line, of)
         for line, of in left
         if line not in ignored
-        and not (of.fault in _OF_SETTINGS and _REMARKED.search(line.text))
+        and not (of.fault in _OF_SETTINGS and _is_remark(line.text))
         and (
             of.layer.value not in _OF_PROGRAMS
             or not any(line.file == file and 0 < line.line - at <= LOGGER_LINES for file, at in loggers)
@@ -440,6 +444,10 @@ def _ignored(left: Sequence[Pair], known: Sequence[Pair]) -> list[Evidence]:
         ]
         ends += sorted(below, key=lambda line: line.line)[:1]
     return ends
+
+
+def _is_remark(text: str) -> bool:
+    return _REMARKED.search(text) is not None and _UNCAUGHT.search(text) is None
 
 
 def is_warning(line: Evidence, signature: Signature) -> bool:

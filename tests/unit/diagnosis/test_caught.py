@@ -56,6 +56,16 @@ def test_what_nothing_graver_follows_is_told(level: str) -> None:
     )
 
 
+@pytest.mark.parametrize("front", ["INFO stdout: ", "[INFO] ", "2026-01-01 12:00:00 INFO - "])
+def test_a_traceback_that_a_logger_copied_keeps_its_cause(front: str) -> None:
+    """A program's output goes through a logger, at one level for all lines; a sentence at that level is a remark."""
+    lines = ("Traceback (most recent call last):", '  File "train.py", line 3, in <module>',
+             "ModuleNotFoundError: No module named 'apex'")  # fmt: skip
+
+    assert judged(*(front + line for line in lines)).fault is FaultClass.CONFIG
+    assert judged(f"{front}no fused kernels here ({lines[-1]})").fault is not FaultClass.CONFIG
+
+
 def test_a_message_that_a_logger_cannot_format_ends_no_program() -> None:
     """A logger prints a traceback of its own trouble and goes on; without its headline the same traceback is a failure."""
     traceback = [
