@@ -110,14 +110,14 @@ def odd_rank(case: Case, found: Diagnosis) -> Diagnosis | None:
 
 def _odd_ranks(texts: Sequence[str]) -> tuple[frozenset[int], str]:
     """The ranks that lists call missing, or leave out, and a line that says so."""
-    ready: list[frozenset[int]] = []
+    ready: set[int] = set()
     named: set[int] = set()
     world, proof, below = 0, "", False
     for text in texts:
         if (size := _WORLD.search(text)) is not None:
             world = max(world, int(size[1]))
         if (row := _READY.search(text)) is not None:
-            ready.append(_numbers(row["list"]))
+            ready |= _numbers(row["list"])
             proof = proof or text
         if (row := _MISSING.search(text)) is not None:
             named |= _numbers(row["list"])
@@ -130,29 +130,33 @@ def _odd_ranks(texts: Sequence[str]) -> tuple[frozenset[int], str]:
             named.add(int(row["rank"]))
             proof = text
         below = _STALLED_HEAD.search(text) is not None or row is not None
+        if len(named) > ODD_MAX or len(ready) > _RANKS_MAX:
+            return frozenset(), ""
     if named:
-        return (frozenset(named), proof) if len(named) <= ODD_MAX else (frozenset(), "")
+        return frozenset(named), proof
     if ready:
-        seen = frozenset().union(*ready)
-        everyone = frozenset(range(max(world, max(seen, default=-1) + 1)))
-        absent = [everyone - row for row in ready]
-        common = frozenset.intersection(*absent)
-        if 0 < len(common) <= ODD_MAX and len(everyone) > len(common) + 1:
-            return common, proof
+        everyone = frozenset(range(max(world, max(ready) + 1)))
+        absent = everyone - ready
+        if 0 < len(absent) <= ODD_MAX and len(everyone) > len(absent) + 1:
+            return absent, proof
     return frozenset(), ""
 
 
-def _numbers(text: str) -> frozenset[int]:
+def _numbers(text: str) -> set[int]:
+    """The numbers of a list; of a longer one than `_RANKS_MAX` so many that nobody is named by it."""
     found: set[int] = set()
     for part in text.replace(" ", "").split(","):
         first, _, last = part.partition("-")
         if first.isdigit():
             end = int(last) if last.isdigit() else int(first)
             found.update(range(int(first), min(end, int(first) + _RANKS_MAX) + 1))
-    return frozenset(found)
+        if len(found) > _RANKS_MAX:
+            break
+    return found
 
 
-_RANKS_MAX = 4096
+_RANKS_MAX = 1 << 14
+"""A log is its user's: a list of more ranks names nobody, and costs no more memory than so many."""
 
 
 def _odd_hosts(texts: Sequence[str]) -> tuple[list[str], str]:

@@ -281,6 +281,14 @@ def test_the_odd_one_of_a_list_or_a_table_is_named(lines: tuple[str, ...], who: 
     assert found.confidence <= 0.45
 
 
+def test_a_long_list_leaves_nobody_out_that_is_in_it() -> None:
+    """Nor does one that is too long to be a job's cost more memory than a job's."""
+    assert read("Stalled ops:", "grad [ready ranks: 0-4998]", "world_size=5000").nodes == ("rank 4999",)
+    assert not read("Stalled ops:", "grad [ready ranks: 0-4097]", "world_size=4098").nodes
+    whole = ",".join(f"{first}-{first + 2999}" for first in range(0, 900_000, 3000))
+    assert not read("Stalled ops:", *[f"ready ranks: {whole}"] * 3, "world_size=900001").nodes
+
+
 def test_where_most_are_missing_nobody_is_named() -> None:
     """Then they were never started."""
     assert not read("Stalled ops:", "grad_12 [ready ranks: 0]", "world_size=8").nodes
