@@ -616,6 +616,10 @@ def test_a_sweep_holds_idle_nodes_finds_the_odd_one_and_the_service_drains_it(
     for node, tool in tools.items():
         tool.write_text(SICK_TOOL if node == "n1" else WELL_TOOL)
         tool.chmod(0o755)
+    deadline = time.monotonic() + 60  # a job of the test before may still complete
+    while any(row.state != "idle" for row in office.cluster.nodes(box.node_names).values()):
+        assert time.monotonic() < deadline, office.cluster.nodes(box.node_names)
+        time.sleep(0.2)
     found = sweep(status=1)
     assert (list(found["bad"]), found["gave_way"]) == (["n1"], False)
     checks = {node: {one["check"] for one in told["findings"]} for node, told in found["nodes"].items()}
