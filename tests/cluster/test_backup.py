@@ -88,6 +88,7 @@ def test_the_second_controller_takes_over_and_down_leaves_nothing(doubled: Hosts
     try:
         wait(lambda: _slurm(doubled, "sinfo", "-h", "-n", "h3", "-o", "%T") == "idle", TAKEN_OVER_S)
         ran = _slurm(doubled, "srun", "-N2", "-wh[2-3]", "hostname")
+        wait(lambda: _slurm(doubled, "sinfo", "-h", "-n", "h[2-3]", "-o", "%T") == "idle")  # not completing
         shown = doubled.ftrun("h3", "cluster", "status")
         removed = doubled.ftrun("h3", "cluster", "remove", "h2")
     finally:

@@ -61,6 +61,7 @@ def _safely(
 def root() -> Iterator[Path]:
     """A root of Debian 12 with Python and sudo, and without Slurm."""
     folder = Path(tempfile.mkdtemp(prefix="ftrun-root-", dir="/var/tmp"))
+    folder.chmod(0o755)  # alice enters it, too
     try:
         if subprocess.run(
             [HELPER, "download-file", f"{SITE}/dists/bookworm/InRelease", str(folder / "x")],
