@@ -82,15 +82,16 @@ def refused_by_sbatch(case: Case) -> Diagnosis | None:
 def started_twice(case: Case) -> Diagnosis | None:
     """Slurm started one launch a second time, and batch.sh refused that start, or Slurm ended it with the first one.
 
-    That may look cancelled (seen on 22.05): a controller ends a start that it does not know of without a word, while a cancel by a person
-    leaves a line of slurmstepd's in the log.
+    That may look cancelled (seen on 22.05): a controller that takes over cancels the first start, which it does not know, and counts the
+    end of that one for the second. A cancel by a person leaves a line of slurmstepd's in the log after the second start began.
     """
     attempt = case.facts.attempt
     if attempt is None or attempt.launch.end.reason != STARTED_TWICE:
         return None
-    is_persons = (
-        attempt.launch.end.state == "CANCELLED" and slurmstepd_reason(attempt, case.facts.evidence) == ""
-    )
+    launch = attempt.launch
+    began_s = max(launch.started_at_s or 0.0, launch.end.slurm_started_at_s or 0.0)
+    later = [one for one in case.facts.evidence if one.at_s is None or one.at_s >= began_s]
+    is_persons = launch.end.state == "CANCELLED" and slurmstepd_reason(attempt, later) == ""
     return None if is_persons else _STARTED_TWICE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -62,14 +63,24 @@ def test_a_second_start_that_slurmd_refused_is_told_by_its_time(life: Life, watc
     assert types.STARTED_TWICE == life.run.attempts[0].launch.end.reason
 
 
+def _say_cancelled(life: Life) -> None:
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(life.clock.now_s()))
+    life.say(f"slurmstepd: error: *** JOB {life.attempt.job} ON n0 CANCELLED AT {at} ***")
+
+
 def _cancelled(life: Life) -> None:
     """Slurm shows the job as cancelled, and no ftrun did it."""
     life.engine.end(next(iter(life.engine.jobs.values())), JobState.CANCELLED)
 
 
-@pytest.mark.parametrize("refused", [True, False])
-def test_a_second_start_that_looks_cancelled_is_nobodys_cancel(life: Life, refused: bool) -> None:
-    """The controller ends what it does not know, and takes that for a cancel: no line of slurmstepd's tells of one. The run goes on."""
+@pytest.mark.parametrize(("refused", "told"), [(True, False), (False, False), (False, True)])
+def test_a_second_start_that_looks_cancelled_is_nobodys_cancel(life: Life, refused: bool, told: bool) -> None:
+    """The controller cancels the first start, which it does not know, and takes its end for that of the second: what slurmstepd wrote, if
+    anything, is older than the second start. The run goes on.
+    """
+    if told:
+        _say_cancelled(life)
+        life.live(5)
     if refused:
         (place(life) / "lost.0").write_text("job=1\n")
     else:
@@ -88,7 +99,7 @@ def test_a_second_start_that_looks_cancelled_is_nobodys_cancel(life: Life, refus
 def test_a_person_who_cancels_a_second_start_is_obeyed(life: Life) -> None:
     """slurmstepd says so in the log."""
     (place(life) / "lost.0").write_text("job=1\n")
-    life.say(f"slurmstepd: error: *** JOB {life.attempt.job} ON n0 CANCELLED AT 2026-11-23T18:00:00 ***")
+    _say_cancelled(life)
     _cancelled(life)
     life.until("stopped", 60)
 
