@@ -5,8 +5,10 @@ its own record says. A controller that lost its memory starts a job a second tim
 same restart count; batch.sh refuses that start and leaves `lost.<r>`, or slurmd refuses it (24.11: the
 credential was revoked with the first start) and only Slurm's start time shows it. What Slurm calls FAILED, or
 CANCELLED though ftrun cancelled nothing, then is the end of a start that never ran: the first start's own record
-counts, and without one the first start was lost. Whether a person cancelled, the log tells (`known_ends`). A job that found its attempt closed exits 0 without running the script: that is no result of
-the script.
+counts, and without one the first start was lost. Whether a person cancelled, the log tells (`known_ends`). Slurm
+moves the start time of one start, too, where it powers the job's nodes up (slurmctld/job_mgr.c, job_config_fini): so
+a cancel is Slurm's only where batch.sh's record says that the launch began at the first of the two times. A job that
+found its attempt closed exits 0 without running the script: that is no result of the script.
 """
 
 from __future__ import annotations
@@ -88,8 +90,9 @@ def launch_exit(
         data["state"] = "COMPLETED"
     if state == "GONE" and arrays.all_went_well(ctx):
         data |= {"state": "COMPLETED", "exit_code": 0}
-    is_ours = attempt.cancel_intended or attempt.ended_by_us
-    odd = {"FAILED", "GONE"} if is_ours else {"FAILED", "GONE", "CANCELLED"}
+    odd = {"FAILED", "GONE"}
+    if not (attempt.cancel_intended or attempt.ended_by_us) and _began_first(ctx, launch, started_at_s):
+        odd.add("CANCELLED")
     if state in odd and _second_start(ctx, launch, started_at_s):
         data |= _of_the_first_start(ctx, written, data["nodes"], launch, state)
     if state == "COMPLETED" and written is None and _was_turned_away(ctx):
@@ -109,6 +112,23 @@ def _second_start(ctx: RunContext, launch: int, started_at_s: float | None) -> b
     if first is None or last is None or ctx.submission.get("array"):
         return False  # an array has as many starts as tasks
     return last > first + 1 and attempt_dir.exit_record(run_dir, attempt.number, launch) is None
+
+
+def _began_first(ctx: RunContext, launch: int, started_at_s: float | None) -> bool:
+    """Whether batch.sh says that the launch began at the first of two times of start, or that the second one was refused.
+
+    Slurm moves the time of one start, too, once the job's nodes are powered up: then the launch began at the later
+    time, or not at all. The clocks of controller and node may differ, so the nearer of the two times is the one.
+    """
+    attempt, run_dir = ctx.attempt, ctx.run_dir
+    if attempt_dir.second_start_job(run_dir, attempt.number, launch):
+        return True
+    record = attempt_dir.launch_record(run_dir, attempt.number, launch)
+    began_s = record.started_s if record is not None else None
+    first, last = attempt.starts.get(launch), started_at_s or attempt.launch.started_at_s
+    if began_s is None or first is None or last is None:
+        return False
+    return abs(began_s - first) < abs(began_s - last)
 
 
 def _of_the_first_start(

@@ -68,6 +68,12 @@ def _say_cancelled(life: Life) -> None:
     life.say(f"slurmstepd: error: *** JOB {life.attempt.job} ON n0 CANCELLED AT {at} ***")
 
 
+def _began(life: Life, at_s: float | None) -> None:
+    """batch.sh's record tells when the launch began."""
+    with (place(life) / "launch.0").open("a") as record:
+        record.write(f"started_s={at_s:.0f}\n")
+
+
 def _cancelled(life: Life) -> None:
     """Slurm shows the job as cancelled, and no ftrun did it."""
     life.engine.end(next(iter(life.engine.jobs.values())), JobState.CANCELLED)
@@ -84,6 +90,8 @@ def test_a_second_start_that_looks_cancelled_is_nobodys_cancel(life: Life, refus
     if refused:
         (place(life) / "lost.0").write_text("job=1\n")
     else:
+        (job,) = life.engine.jobs.values()
+        _began(life, job.start_s)
         faults.crash_controller(life.engine, lose_last=0, rewind=[life.launches[-1].job.number])
         life.engine.set_controller("up")
         while len(life.launches) < 2:
@@ -104,6 +112,27 @@ def test_a_person_who_cancels_a_second_start_is_obeyed(life: Life) -> None:
     life.until("stopped", 60)
 
     assert "cancelled" == life.run.final_class
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_a_person_who_cancels_a_job_whose_nodes_were_powered_up_is_obeyed(
+    tmp_path: Path, began: bool
+) -> None:
+    """Slurm moves the time of such a start, and no log tells of the cancel: the launch began at the later time, or never."""
+    life = Life(tmp_path, backoff=1.0)
+    life.until("running")
+    (job,) = life.engine.jobs.values()
+    assert job.start_s is not None
+    job.start_s += 300
+    if began:
+        _began(life, job.start_s)
+    else:
+        (place(life) / "launch.0").unlink()
+    life.live(5)
+    life.cluster.cancel(life.attempt.job)
+    life.until("stopped", 60)
+
+    assert (1, "cancelled") == (life.attempt.number, life.run.final_class)
 
 
 def test_a_launch_that_was_started_once_is_judged_by_its_end(life: Life) -> None:
